@@ -1,0 +1,51 @@
+"""Lines of native capture: ``extract_hidden_states`` and our connector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.recipe._context import Context
+from harness.recipe._types import Setting
+
+_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def rules(context: Context) -> Iterator[Setting]:
+    """Yield the lines of the asked capture; none for plain prefill."""
+    request = context.request
+    if request.capture != "native" or request.layers is None:
+        return
+    depths = list(request.layers.engine_depths)
+    yield Setting(
+        "speculative_config",
+        {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": {_IDS: depths}},
+        },
+        "ids sorted and unique: the model walks layers upward, whatever order it is given",
+        expect={
+            "speculative_config.method": "extract_hidden_states",
+            f"speculative_config.draft_model_config.hf_config.{_IDS}": depths,
+        },
+    )
+    spool = str(request.spool)
+    yield Setting(
+        "kv_transfer_config",
+        {
+            "kv_connector": "SpoolConnector",
+            "kv_connector_module_path": "harness.inside.connector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {
+                "spool": spool,
+                "shared_storage_path": spool,
+                "use_synchronization_lock": False,
+            },
+        },
+        "our connector writes and checks rows; the stock one needs pinned memory and takes a "
+        "file lock on the step's path",
+        expect={
+            "kv_transfer_config.kv_connector": "SpoolConnector",
+            "kv_transfer_config.kv_role": "kv_producer",
+        },
+    )
