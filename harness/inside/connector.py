@@ -54,7 +54,9 @@ class SpoolSave(stock.PendingSave):  # type: ignore[misc]  # vllm is untyped her
 class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """Out-of-tree connector for CPU and GPU; see the module's docstring."""
 
-    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
+    def __init__(
+        self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None
+    ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         config = vllm_config.kv_transfer_config
         self._spool: SpoolWriter | None = None
@@ -93,7 +95,9 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
     def _submit_async_write(self, pending: Any) -> None:
         if not self._is_tp_rank_zero or self._spool is None:
             return
-        rows = read_rows(self._kv_cache, pending.block_ids, self._block_size, len(pending.token_ids))
+        rows = read_rows(
+            self._kv_cache, pending.block_ids, self._block_size, len(pending.token_ids)
+        )
         if pending.probe is not None:
             host, event = _to_host(self, rows[:, list(pending.probe)])
             self._spool.submit(_task(f"{pending.key}.probe", host, pending.token_ids, event))

@@ -233,9 +233,16 @@ class Engine:
         name, column = key, self._columns.index(self._final) if self._probe is None else 0
         if self._probe is not None:
             name = f"{key}.probe"
-            self._collect([name], 60.0) if not (self._spool / f"{name}.safetensors").exists() else None
-        own = [entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)]
-        rebuilt = self._rpc("hs_logprobs", (str(self._spool / f"{name}.safetensors"), column, ids[1:]))
+            self._collect([name], 60.0) if not (
+                self._spool / f"{name}.safetensors"
+            ).exists() else None
+        own = [
+            entry[token].logprob
+            for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)
+        ]
+        rebuilt = self._rpc(
+            "hs_logprobs", (str(self._spool / f"{name}.safetensors"), column, ids[1:])
+        )
         errors = [abs(a - b) for a, b in zip(own, rebuilt, strict=True)]
         # NaN compares false with everything: max() could lose it.
         bad = any(error != error for error in errors)

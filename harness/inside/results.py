@@ -55,5 +55,7 @@ class Results:
                     yield line
             if missing:
                 if clock() > end:
-                    raise TimeoutError(f"{len(missing)} samples not written, such as {sorted(missing)[:3]}")
+                    raise TimeoutError(
+                        f"{len(missing)} samples not written, such as {sorted(missing)[:3]}"
+                    )
                 pause(0.005)

@@ -73,7 +73,9 @@ class SpoolWriter:
         """
         size = task.rows.numel() * task.rows.element_size()
         with self._room:
-            self._room.wait_for(lambda: self._pending == 0 or self._pending + size <= self._max_pending)
+            self._room.wait_for(
+                lambda: self._pending == 0 or self._pending + size <= self._max_pending
+            )
             self._pending += size
         return self._pool.submit(self._run, task, size)
 
@@ -84,7 +86,11 @@ class SpoolWriter:
         except OSError as error:
             line = {"key": task.key, "error": "os", "errno": error.errno, "message": str(error)}
         except Exception as error:
-            line = {"key": task.key, "error": "internal", "message": f"{type(error).__name__}: {error}"}
+            line = {
+                "key": task.key,
+                "error": "internal",
+                "message": f"{type(error).__name__}: {error}",
+            }
         finally:
             with self._room:
                 self._pending -= size
@@ -166,7 +172,9 @@ def row_faults(rows: torch.Tensor) -> list[dict[str, Any]]:
         for b in range(a + 1, rows.shape[1]):
             # Equal extremes are a cheap necessary condition.
             if torch.equal(high[:, a], high[:, b]) and torch.equal(rows[:, a], rows[:, b]):
-                faults.append({"check": "equal-columns", "column": b, "count": len(rows), "first": a})
+                faults.append(
+                    {"check": "equal-columns", "column": b, "count": len(rows), "first": a}
+                )
     return faults
 
 

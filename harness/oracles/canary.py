@@ -141,7 +141,9 @@ def _judge_column(name: str, column: Mapping[str, Any]) -> list[Finding]:
         found = f"{column['unseen']} of {column['rows']} rows never passed through the model"
         return [Finding(name, "witness", expected, found)]
     if column["wrong"]:
-        found = f"{column['wrong']} of {column['rows']} rows differ (up to {column['max_rel_err']:.3g})"
+        found = (
+            f"{column['wrong']} of {column['rows']} rows differ (up to {column['max_rel_err']:.3g})"
+        )
         if column["looks_like"] is not None:
             found += f"; they equal depth {column['looks_like']}"
         return [Finding(name, "witness", expected, found)]

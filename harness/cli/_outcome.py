@@ -1,0 +1,54 @@
+"""How a command ends: one JSON object or a table on stdout, an exit code by kind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from harness.errors import ExitCode, HarnessError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = Console(stderr=True, highlight=False)
+"""For progress, notes and errors; stdout stays free for results."""
+
+
+def print_json(body: Any) -> None:
+    """Print one JSON object on one line of stdout."""
+    sys.stdout.write(json.dumps(body, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def command(function: Callable[P, R]) -> Callable[P, R]:
+    """Turn failures of a command into its message and exit code."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A batch system ends jobs with SIGTERM: unwind as for Ctrl-C, engine included.
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            return function(*args, **kwargs)
+        except HarnessError as error:
+            if kwargs.get("json_output"):
+                print_json({"error": error.failure.to_json()})
+            log.print(f"[bold red]error[/] {error.failure.id}")
+            log.print(str(error.failure).split("\n", 1)[1], markup=False, soft_wrap=True)
+            raise typer.Exit(int(error.exit_code)) from None
+        except KeyboardInterrupt:
+            log.print("[yellow]interrupted[/]; the engine was ended, whole samples are kept")
+            raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+
+    return run
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,18 @@
+"""The walk of the data: plan, load, prove, capture, publish."""
+
+from __future__ import annotations
+
+from harness.extraction.options import ExtractOptions
+from harness.extraction.plan import ExtractPlan, make_plan
+from harness.extraction.run import ExtractResult, Observer, Silent, extract, open_session
+
+__all__ = [
+    "ExtractOptions",
+    "ExtractPlan",
+    "ExtractResult",
+    "Observer",
+    "Silent",
+    "extract",
+    "make_plan",
+    "open_session",
+]

@@ -1,0 +1,200 @@
+"""Everything that can be known before the load is known here, and refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import models, recipe
+from harness.capture.session import SessionSpec
+from harness.dataset.prompt_set import PromptLimits, PromptSet
+from harness.dataset.prompts import read_prompts
+from harness.dataset.run_info import RunIdentity, RunInfo
+from harness.engine_facts import Inspection, inspect
+from harness.errors import UsageError
+from harness.extraction.options import EngineOptions, ExtractOptions
+from harness.layers import LayerPlan, check_capture, resolve
+from harness.recipe import Recipe, RecipeRequest
+
+CANARY_TOKENS = 99
+"""Longest canary prompt where prompts are not cut into chunks."""
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How one engine will be loaded, decided without loading it.
+
+    Attributes:
+        options: What was asked.
+        model: Facts of the checkpoint.
+        layers: Which depths in which order; None for plain prefill.
+        seen: The machine and the installed vLLM.
+        recipe: Every setting with its reason.
+        session: What the session needs.
+    """
+
+    options: EngineOptions
+    model: models.ModelFacts
+    layers: LayerPlan | None
+    seen: Inspection
+    recipe: Recipe
+    session: SessionSpec
+
+    @property
+    def dtype(self) -> str:
+        """The dtype the engine runs in."""
+        return self.session.dtype
+
+
+@dataclass(frozen=True)
+class ExtractPlan:
+    """One extraction, decided.
+
+    Attributes:
+        options: What was asked.
+        engine: How the engine will be loaded.
+        prompts: The prompts, read and checked.
+        info: Identity and description for ``run.json``.
+        bytes: Size of all samples together.
+    """
+
+    options: ExtractOptions
+    engine: EnginePlan
+    prompts: PromptSet
+    info: RunInfo
+    bytes: int
+
+
+def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Path) -> EnginePlan:
+    """Decide how to load an engine.
+
+    Args:
+        options: What is asked.
+        longest_prompt: Tokens of the longest prompt; None for the model's own limit.
+        spool: Where samples will appear.
+
+    Raises:
+        UsageError: Model, layers or dtype cannot be right.
+        Refused: It would fail, hang or be wrong here.
+        NotComparable: The installed vLLM is unknown.
+    """
+    model = models.read(options.model)
+    seen = inspect(options.python)
+    facts = seen.engine
+    layers: LayerPlan | None = None
+    if options.capture != "none":
+        layers = resolve(options.layers, options.dialect, model.num_layers, layout=options.layout)
+        check_capture(
+            layers,
+            capture=options.capture,
+            model_is_deepseek=model.is_mla,
+            engine_version=None if facts.vllm is None else str(facts.vllm),
+            captures_final_depth=facts.probes.get("captures_final_depth_deepseek"),
+        )
+    longest = max(longest_prompt or 0, CANARY_TOKENS)
+    if options.max_model_len is not None:
+        longest = min(longest, options.max_model_len - 1)
+    made = recipe.build(
+        RecipeRequest(
+            platform=seen.platform,
+            engine=facts,
+            model=model,
+            layers=layers,
+            capture=options.capture,
+            spool=spool if layers else None,
+            dtype=options.dtype,
+            tensor_parallel_size=options.tensor_parallel_size,
+            longest_prompt=longest,
+            max_model_len=options.max_model_len,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+        )
+    )
+    args = made.engine_args
+    budget = int(args["max_num_batched_tokens"])
+    most = int(args["max_model_len"]) - 1
+    session = SessionSpec(
+        name=options.capture,
+        plan=layers,
+        engine_args=args,
+        expect=made.expect,
+        spool=spool,
+        vocab_size=model.vocab_size,
+        forbidden_ids=forbidden_ids(model),
+        max_prompt_tokens=most,
+        token_budget=budget,
+        # The recipe gives a budget below the longest request only where chunks are allowed.
+        chunked=budget < most,
+        dtype=str(args["dtype"]),
+        deadlines=options.deadlines,
+    )
+    return EnginePlan(options, model, layers, seen, made, session)
+
+
+def make_plan(
+    options: ExtractOptions, *, tokenise: Callable[[Path], Path] | None = None
+) -> ExtractPlan:
+    """Decide a whole extraction: model, prompts, layers, engine, size.
+
+    Args:
+        options: What is asked.
+        tokenise: Turns conversations into token ids, see :func:`read_prompts`.
+
+    Raises:
+        HarnessError: Whatever would make the run fail or be wrong.
+    """
+    asked = options.engine
+    if asked.capture == "none":
+        raise UsageError(
+            "extract.no-capture",
+            expected="--capture native",
+            found="none",
+            where="--capture",
+            next="choose a capture that writes hidden states",
+        )
+    model = models.read(asked.model)
+    if asked.max_model_len is not None and asked.max_model_len < 2:
+        raise UsageError(
+            "extract.max-model-len",
+            expected="2 or more: a prompt token and the output token vLLM insists on",
+            found=str(asked.max_model_len),
+            where="--max-model-len",
+            next="leave it out to take the longest prompt plus one",
+        )
+    limits = PromptLimits(
+        vocab_size=model.vocab_size,
+        max_tokens=(asked.max_model_len or model.max_position_embeddings) - 1,
+        truncate=options.truncate,
+        forbidden_ids=forbidden_ids(model),
+    )
+    prompts = read_prompts(options.prompts, limits=limits, tokenise=tokenise)
+    spool = (options.out / ".spool").absolute()
+    engine = plan_engine(asked, longest_prompt=int(prompts.lengths.max()), spool=spool)
+    layers = engine.layers
+    assert layers is not None
+    info = RunInfo(
+        identity=RunIdentity(
+            model=models.fingerprint(asked.model),
+            depths=layers.depths,
+            layout=layers.layout,
+            dtype=engine.dtype,
+            capture=engine.session.name,
+            prompts=prompts.fingerprint,
+            vllm=str(engine.seen.engine.vllm or ""),
+        ),
+        model_path=str(asked.model.absolute()),
+        layers=layers.to_json(),
+        hidden_size=model.hidden_size,
+        versions=engine.seen.engine.versions,
+        engine=engine.recipe.to_json(),
+    )
+    width = {"float32": 4, "bfloat16": 2}[engine.dtype]
+    row = len(layers.depths) * model.hidden_size * width + 8
+    return ExtractPlan(options, engine, prompts, info, prompts.tokens * row)
+
+
+def forbidden_ids(model: models.ModelFacts) -> frozenset[int]:
+    """Ids that a multimodal wrapper would take for an image."""
+    placeholder = model.media_placeholder_id
+    return frozenset() if placeholder is None else frozenset({placeholder})

@@ -1,0 +1,223 @@
+"""Carry out a plan: load, prove, capture, accept, publish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.capture.protocol import Captured, Loaded, Request
+from harness.capture.session import EngineSession
+from harness.dataset.folder import OutputFolder
+from harness.dataset.prompt_set import PromptSet
+from harness.errors import CheckFailed
+from harness.extraction._accept import Acceptance
+from harness.extraction.plan import EnginePlan, ExtractPlan
+from harness.host import Host, HostSpec
+
+PRELOAD = "HARNESS_PRELOAD"
+_MAX_BATCH_PROMPTS = 256
+
+
+class Observer(Protocol):
+    """Hears of the run's progress; printing is its business."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """A stage begins."""
+
+    def progress(self, samples: int, tokens: int, bytes: int) -> None:
+        """So much is published, over the whole run."""
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Ignore it."""
+
+    def progress(self, samples: int, tokens: int, bytes: int) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True)
+class ExtractResult:
+    """What a run did.
+
+    Attributes:
+        out: The folder.
+        samples: Samples in it now.
+        tokens: Tokens in it now.
+        kept: Samples that were there already and whole.
+        seconds: From the first batch to the last published sample, load left out.
+        tokens_per_s: Newly captured tokens over ``seconds``; 0 where nothing was to do.
+        load_seconds: Import and load of the engine.
+        capture: Which capture.
+        checked: Samples whose log-probabilities were rebuilt during the run.
+        bytes: Newly written bytes.
+    """
+
+    out: Path
+    samples: int
+    tokens: int
+    kept: int
+    seconds: float
+    tokens_per_s: float
+    load_seconds: float
+    capture: str
+    checked: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a flat JSON object."""
+        return {**asdict(self), "out": str(self.out)}
+
+
+def open_session(plan: EnginePlan, *, log: Path) -> EngineSession:
+    """Make a session for a plan; nothing is started yet.
+
+    Args:
+        plan: How the engine is loaded.
+        log: File for what the engine prints.
+    """
+    env = dict(plan.recipe.env)
+    if plan.recipe.preload:
+        env[PRELOAD] = ",".join(plan.recipe.preload)
+    spec = HostSpec(python=plan.options.python, module="harness.inside.engine", env=env, log=log)
+    return EngineSession(Host(spec), plan.session)
+
+
+def extract(plan: ExtractPlan, observer: Observer | None = None) -> ExtractResult:
+    """Carry out an extraction.
+
+    A sample gets its final name only after the engine was proved by the canary and the
+    sample itself was accepted. A run that ends early keeps its whole samples; the same
+    call goes on from there.
+
+    Raises:
+        HarnessError: As :mod:`harness.errors` sorts them.
+    """
+    watch = observer or Silent()
+    with OutputFolder.open(plan.options.out, plan.info, plan.prompts) as folder:
+        _forget_spool(folder.spool)
+        missing = folder.missing
+        run = _Run(plan, folder, watch)
+        loaded: Loaded | None = None
+        if missing:
+            session = open_session(plan.engine, log=folder.path / "engine.log")
+            with session:
+                watch.stage("load", f"{plan.options.engine.model}")
+                loaded = session.load()
+                folder.record(versions=loaded.versions, engine=_engine_record(plan, loaded))
+                watch.stage("canary")
+                session.require_proof()
+                watch.stage("capture", f"{len(missing)} prompts")
+                run.capture(session, missing)
+        folder.finish(seconds=run.seconds)
+    return run.result(loaded, kept=len(plan.prompts) - len(missing))
+
+
+def batches(prompts: PromptSet, indices: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Cut indices into batches of about so many tokens, in order.
+
+    A batch is the unit of a deadline and of a lost engine's lost work; the engine does
+    its own batching inside.
+    """
+    batch: list[int] = []
+    size = 0
+    for index in indices:
+        length = prompts[index].tokens
+        if batch and (size + length > tokens or len(batch) >= _MAX_BATCH_PROMPTS):
+            yield batch
+            batch, size = [], 0
+        batch.append(index)
+        size += length
+    if batch:
+        yield batch
+
+
+class _Run:
+    """The state of one run between two batches."""
+
+    def __init__(self, plan: ExtractPlan, folder: OutputFolder, observer: Observer) -> None:
+        model, layers = plan.engine.model, plan.engine.layers
+        assert layers is not None
+        self._plan, self._folder, self._observer = plan, folder, observer
+        self._gate = Acceptance(
+            columns=len(layers.depths), hidden=model.hidden_size, dtype=plan.engine.dtype
+        )
+        self.seconds = 0.0
+        self.tokens = 0
+        self.bytes = 0
+        self.samples = 0
+        self.checked = 0
+
+    def capture(self, session: EngineSession, missing: Sequence[int]) -> None:
+        prompts, every = self._plan.prompts, self._plan.options.spot_check_every
+        budget = self._plan.options.batch_tokens or 16 * self._plan.engine.session.token_budget
+        started = time.monotonic()
+        done = 0
+        for batch in batches(prompts, missing, budget):
+            requests = [
+                Request(
+                    key=str(index),
+                    input_ids=prompts[index].token_list(),
+                    check=every > 0 and (done + place) % every == 0,
+                )
+                for place, index in enumerate(batch)
+            ]
+            session.run(requests, self._publish)
+            done += len(batch)
+            self.seconds = time.monotonic() - started
+
+    def _publish(self, sample: Captured) -> None:
+        index = int(sample.key)
+        prompt = self._plan.prompts[index]
+        findings = self._gate.check(sample, prompt.id, prompt.token_list())
+        if findings:
+            sample.path.unlink(missing_ok=True)
+            raise CheckFailed(
+                "extract.sample-refused",
+                expected="rows that belong to their token, layer and model",
+                found="; ".join(map(str, findings)),
+                where=f"prompt {prompt.id} (index {index})",
+                next="this sample was not written; keep engine.log and report the engine's version",
+                findings=findings,
+            )
+        self._folder.publish(sample.path, index, checksum=sample.checksum, bytes=sample.bytes)
+        self.samples += 1
+        self.tokens += sample.rows
+        self.bytes += sample.bytes
+        self.checked += sample.logprobs is not None
+        self._observer.progress(self.samples, self.tokens, self.bytes)
+
+    def result(self, loaded: Loaded | None, *, kept: int) -> ExtractResult:
+        return ExtractResult(
+            out=self._folder.path,
+            samples=len(self._folder.whole),
+            tokens=sum(line.tokens for line in self._folder.whole.values()),
+            kept=kept,
+            seconds=round(self.seconds, 4),
+            tokens_per_s=round(self.tokens / self.seconds, 1) if self.seconds else 0.0,
+            load_seconds=round(sum(loaded.seconds.values()), 2) if loaded else 0.0,
+            capture=self._plan.engine.session.name,
+            checked=self.checked,
+            bytes=self.bytes,
+        )
+
+
+def _engine_record(plan: ExtractPlan, loaded: Loaded) -> dict[str, Any]:
+    return {
+        **plan.engine.recipe.to_json(),
+        "resolved": dict(loaded.resolved),
+        "workers": [dict(worker) for worker in loaded.workers],
+    }
+
+
+def _forget_spool(spool: Path) -> None:
+    """Remove what an earlier, ended run left in the spool; we hold the folder's lock."""
+    if spool.is_dir():
+        for path in spool.iterdir():
+            if path.is_file():
+                path.unlink()
