@@ -1,0 +1,262 @@
+"""Start the reaper with an engine under it, and end both with everything below them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import harness
+from harness.errors import Refused
+from harness.host import processes
+from harness.host.processes import Process
+from harness.host.spec import HostSpec, engine_environment
+
+TOKEN = "HARNESS_HOST_TOKEN"
+_SWEEP_S = 5.0
+_KEEPER_S = 0.5
+
+
+class Launched:
+    """One started reaper: its pipes, its private folder and what it says.
+
+    Attributes:
+        connection: The parent's end of the control socket; handed over to a channel.
+        engine: The engine's process, once the reaper has said ``started``.
+        exit_code: The engine's exit code, negative for a signal; ``None`` while it runs.
+        notes_limit: Bytes of death notes that were there when the engine exited.
+        refusal: Why the engine could not be started, in the system's words.
+        lost: The reaper went away without having ended the tree.
+    """
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.owner = os.getpid()
+        self.engine: Process | None = None
+        self.exit_code: int | None = None
+        self.notes_limit: int | None = None
+        self.refusal: str | None = None
+        self.survivors: list[str] = []
+        self.lost = False
+        self._ended = False
+        self._told = False
+        self._grace_s = spec.grace_s
+        self._buffer = b""
+        self._token = secrets.token_hex(16)
+        self.folder = Path(tempfile.mkdtemp(prefix="harness-host-"))
+        self.connection, theirs = socket.socketpair()
+        self._status, status = os.pipe()
+        try:
+            self._start(spec, theirs.fileno(), status)
+        except BaseException:
+            os.close(self._status)
+            self.connection.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+            os.close(status)
+
+    @property
+    def notes(self) -> Path:
+        """The file of death notes."""
+        return self.folder / "deaths.jsonl"
+
+    @property
+    def status_fd(self) -> int:
+        """The status pipe's number, for ``select``; -1 after its end."""
+        return self._status
+
+    @property
+    def over(self) -> bool:
+        """Whether the reaper is gone."""
+        return self._status < 0
+
+    def _start(self, spec: HostSpec, control: int, status: int) -> None:
+        link = self.folder / "lib"
+        link.mkdir()
+        (link / "harness").symlink_to(Path(harness.__file__).absolute().parent)
+        (self.folder / "run").mkdir()
+        environment = engine_environment(spec, link)
+        environment["HARNESS_CONTROL_FD"] = str(control)
+        environment["HARNESS_DEATH_NOTES"] = str(self.notes)
+        environment[TOKEN] = self._token
+        order = {
+            "argv": [str(spec.python.absolute()), "-m", spec.module, *spec.args],
+            "env": environment,
+            "cwd": str(spec.cwd.absolute() if spec.cwd else self.folder / "run"),
+            "control": control,
+            "status": status,
+            "parent": self.owner,
+            "private": str(self.folder),
+            "notes": str(self.notes),
+            "tree": str(self.folder / "tree.json"),
+            "grace_s": spec.grace_s,
+            "core_dumps": spec.core_dumps,
+        }
+        reaper = Path(__file__).absolute().with_name("reaper.py")
+        with _open_log(spec.log) as log:
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(reaper)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(control, status),
+                start_new_session=True,
+            )
+        os.set_blocking(self._status, False)
+        self._write(json.dumps(order).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        lifeline = self._reaper.stdin
+        assert lifeline is not None
+        with contextlib.suppress(OSError, ValueError):
+            lifeline.write(data)
+            lifeline.flush()
+
+    def listen(self) -> None:
+        """Read what the reaper says, without blocking."""
+        while not self.over:
+            try:
+                data = os.read(self._status, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self._status)
+                self._status = -1
+                self.lost = not self._ended and self.refusal is None
+                return
+            self._buffer += data
+            *lines, self._buffer = self._buffer.split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        event = message["event"]
+        if event == "started":
+            self.engine = Process(pid=message["pid"], start=message["start"])
+        elif event == "refused":
+            self.refusal = message["message"]
+        elif event == "exited":
+            self.exit_code = message["code"]
+            self.notes_limit = message["notes"]
+        elif event == "survivors":
+            self.survivors = [f"{p['name']} (pid {p['pid']})" for p in message["processes"]]
+        elif event == "ended":
+            self._ended = True
+            self.survivors = []
+
+    def tree(self) -> list[Process]:
+        """Return the engine and its descendants that still run.
+
+        While the reaper lives this is all below it. After it, what it had left on disk, what
+        carries our mark in its environment, and all below those.
+        """
+        found: set[Process] = set() if self.engine is None else {self.engine}
+        if not self.over:
+            found.update(processes.descendants([self._reaper.pid]))
+        with contextlib.suppress(OSError, ValueError):
+            for raw in json.loads((self.folder / "tree.json").read_text("utf-8")):
+                found.add(Process(pid=raw["pid"], start=raw["start"], name=raw["name"]))
+        found.update(processes.marked(f"{TOKEN}={self._token}"))
+        running = [process for process in found if processes.alive(process)]
+        below = processes.descendants([process.pid for process in running])
+        return list(dict.fromkeys([*running, *(p for p in below if not p.ended)]))
+
+    def dump_stacks(self) -> bool:
+        """Ask every process of the tree that can to write its stacks; whether any can."""
+        able = [p for p in self.tree() if processes.catches(p, signal.SIGUSR1)]
+        asked = [processes.send(process, signal.SIGUSR1) for process in able]
+        return any(asked)
+
+    def begin_end(self) -> None:
+        """Tell the reaper to end the tree; it needs no more help for that."""
+        if self.lost:
+            self._sweep()
+        elif not self._told:
+            self._told = True
+            self._write(b"end\n")
+
+    def end(self, deadline_s: float | None = None) -> list[str]:
+        """End the tree, wait for that, and clean up.
+
+        Args:
+            deadline_s: Seconds for the reaper; then its work is done from here.
+
+        Returns:
+            What could not be ended: names with pids; normally nothing.
+        """
+        if os.getpid() != self.owner:
+            return []  # A fork of the parent: not its engine, not its folder.
+        self.begin_end()
+        limit = self._grace_s + _SWEEP_S if deadline_s is None else deadline_s
+        deadline = time.monotonic() + limit
+        while not self.over and (left := deadline - time.monotonic()) > 0:
+            select.select([self._status], [], [], left)
+            self.listen()
+        left_over = [] if self.over and not self.lost else self._sweep()
+        if self.over:
+            self._reaper.wait()
+        self._close()
+        return left_over
+
+    def _sweep(self) -> list[str]:
+        """Kill what is left without the reaper's help, and a reaper that does not answer."""
+        left = _kill_all(self.tree)
+        if not left and not self.over:
+            self._reaper.kill()
+            self._reaper.wait()
+        return [f"{process.name} (pid {process.pid})" for process in left]
+
+    def _close(self) -> None:
+        lifeline = self._reaper.stdin
+        if lifeline is not None:
+            with contextlib.suppress(OSError):
+                lifeline.close()
+        self.connection.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _kill_all(find: Callable[[], Iterable[Process]]) -> list[Process]:
+    """SIGKILL what ``find`` finds until it finds nothing; what still runs after 5 s."""
+    deadline = time.monotonic() + _SWEEP_S
+    others_gone_at: float | None = None
+    while live := list(find()):
+        now = time.monotonic()
+        if now > deadline:
+            return live
+        others = [process for process in live if not processes.keeps(process)]
+        if others:
+            others_gone_at = None
+        elif others_gone_at is None:
+            others_gone_at = now
+        late = others_gone_at is not None and now > others_gone_at + _KEEPER_S
+        for process in live if late else others:
+            processes.send(process, signal.SIGKILL)
+        time.sleep(0.02)
+    return []
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        raise Refused(
+            "host.log",
+            expected="a log file that can be written",
+            found=str(error.strerror or error),
+            where=str(path),
+            next="name another file or folder for the engine's log",
+        ) from error
