@@ -25,7 +25,9 @@ class EngineOptions:
         tensor_parallel_size: Workers that share the model.
         max_model_len: Longest request in tokens, its one output token included.
         max_num_batched_tokens: Tokens of one scheduler step.
+        max_num_seqs: Requests in flight.
         gpu_memory_utilization: Share of each GPU's memory.
+        use_mla: Force latent attention on or off; None takes it where the release has it.
         python: Interpreter that has the engine.
         deadlines: Limits in seconds.
     """
@@ -39,7 +41,9 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
     gpu_memory_utilization: float = 0.85
+    use_mla: bool | None = None
     python: Path = field(default_factory=lambda: Path(sys.executable))
     deadlines: Deadlines = field(default_factory=Deadlines)
 

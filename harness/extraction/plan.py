@@ -108,7 +108,9 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
             longest_prompt=longest,
             max_model_len=options.max_model_len,
             max_num_batched_tokens=options.max_num_batched_tokens,
+            max_num_seqs=options.max_num_seqs,
             gpu_memory_utilization=options.gpu_memory_utilization,
+            use_mla=options.use_mla,
         )
     )
     args = made.engine_args

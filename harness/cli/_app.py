@@ -1,0 +1,19 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from harness.cli import _demo, _doctor, _extract, _model, _verify
+from harness.cli._root import app
+
+__all__ = ["app", "main"]
+
+app.command("demo")(_demo.demo)
+app.command("extract")(_extract.extract)
+app.command("verify")(_verify.verify)
+app.command("doctor")(_doctor.doctor)
+app.add_typer(_model.app, name="model")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,3 @@
+"""``harness doctor``: placeholder until its checks land below."""
+
+from __future__ import annotations

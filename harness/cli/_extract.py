@@ -1,0 +1,191 @@
+"""``harness extract``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli._outcome import command, log, print_json
+from harness.cli._progress import ConsoleObserver
+from harness.dataset import conversations
+from harness.errors import UsageError
+from harness.extraction import (
+    EngineOptions,
+    ExtractOptions,
+    ExtractPlan,
+    ExtractResult,
+    make_plan,
+)
+from harness.extraction import extract as run_extract
+
+_ENGINE = "Engine"
+
+
+@command
+def extract(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    prompts: Annotated[
+        Path,
+        typer.Option(
+            help="JSONL (id, input_ids, loss_mask), a Hugging Face dataset folder, or "
+            "conversations as JSONL."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder; a run into its own folder resumes.")],
+    layers: Annotated[
+        str, typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.9.")
+    ] = "speculators-0.9",
+    dialect: Annotated[
+        str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
+    ] = "vllm",
+    layout: Annotated[
+        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
+    ] = "training",
+    capture: Annotated[
+        str, typer.Option(help="native: vLLM's own extract_hidden_states.")
+    ] = "native",
+    truncate: Annotated[bool, typer.Option(help="Cut prompts that are too long.")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=_ENGINE)
+    ] = 1,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest request with its one output token; by default what the prompts need.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of one scheduler step.", rich_help_panel=_ENGINE)
+    ] = None,
+    gpu_memory_utilization: Annotated[float, typer.Option(rich_help_panel=_ENGINE)] = 0.85,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Interpreter that has vLLM; by default the one that runs this command.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    spot_check_every: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Rebuild the log-probabilities of 1 sample in so many; 0: only the canary."
+        ),
+    ] = 64,
+    batch_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens handed over at once; 0: chosen by the harness.")
+    ] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let the checkpoint's tokenizer run its own code (conversations).")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and explain everything; start no engine.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Extract hidden states of prompts into a dataset that a trainer reads."""
+    if capture != "native":
+        raise UsageError(
+            "extract.unknown-capture",
+            expected="native",
+            found=capture,
+            where="--capture",
+            next="harness extract --help",
+        )
+    interpreter = python or Path(sys.executable)
+    options = ExtractOptions(
+        engine=EngineOptions(
+            model=model,
+            layers=layers,
+            dialect=dialect,
+            layout=layout,
+            capture="native",
+            dtype=dtype,
+            tensor_parallel_size=tensor_parallel_size,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            gpu_memory_utilization=gpu_memory_utilization,
+            python=interpreter,
+        ),
+        prompts=prompts,
+        out=out,
+        truncate=truncate,
+        spot_check_every=spot_check_every,
+        trust_remote_code=trust_remote_code,
+        batch_tokens=batch_tokens,
+    )
+    with tempfile.TemporaryDirectory(prefix="harness-prompts-") as scratch:
+        plan = make_plan(options, tokenise=_tokeniser(options, Path(scratch)))
+    for note in plan.prompts.notes:
+        log.print(f"[yellow]note[/] {note.message} ({note.count}: {', '.join(note.examples)})")
+    if dry_run:
+        _explain(plan, json_output)
+        return
+    observer = ConsoleObserver(len(plan.prompts), plan.prompts.tokens)
+    try:
+        result = run_extract(plan, observer)
+    finally:
+        observer.close()
+    if json_output:
+        print_json(result.to_json())
+    else:
+        _show(result)
+
+
+def _tokeniser(options: ExtractOptions, scratch: Path) -> Callable[[Path], Path]:
+    engine = options.engine
+    room = engine.max_model_len - 1 if engine.max_model_len and options.truncate else None
+
+    def tokenise(path: Path) -> Path:
+        return conversations.tokenise(
+            path,
+            engine.model,
+            engine.python,
+            scratch / "prompts.jsonl",
+            options=conversations.TokeniseOptions(
+                max_length=room, trust_remote_code=options.trust_remote_code
+            ),
+            on_report=lambda report: log.print(report.explain(), markup=False),
+        )
+
+    return tokenise
+
+
+def _explain(plan: ExtractPlan, json_output: bool) -> None:
+    layers = plan.engine.layers
+    assert layers is not None
+    if json_output:
+        print_json(
+            {
+                "samples": len(plan.prompts),
+                "tokens": plan.prompts.tokens,
+                "bytes": plan.bytes,
+                "layers": layers.to_json(),
+                "recipe": plan.engine.recipe.to_json(),
+                "identity": plan.info.identity.to_json(),
+            }
+        )
+        return
+    console = Console()
+    console.print(layers.explain(), markup=False, soft_wrap=True)
+    console.print("\n" + plan.engine.recipe.explain(), markup=False, soft_wrap=True)
+    console.print(
+        f"\n{len(plan.prompts)} prompts, {plan.prompts.tokens} tokens, {plan.bytes / 1e9:.3f} GB"
+    )
+
+
+def _show(result: ExtractResult) -> None:
+    table = Table(title="extraction", show_header=False)
+    for name, value in result.to_json().items():
+        table.add_row(
+            name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
+        )
+    Console().print(table)
