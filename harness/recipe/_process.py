@@ -178,8 +178,9 @@ def _cpu(context: Context) -> Iterator[Setting]:
     )
     yield Setting(
         "compilation_config",
-        {"custom_ops": ["-rotary_embedding"]},
+        {"custom_ops": ["-rotary_embedding", "all"]},
         "the CPU rotary kernel is wrong for queries of more than one head; off means torch's own",
+        expect={"compilation_config.custom_ops": ["-rotary_embedding", "all"]},
     )
     if request.model.is_mla and not context.mla:
         yield Setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -212,10 +212,10 @@ class Recipe:
 
     def explain(self) -> str:
         """Return a plain text table: name, value, reason."""
-        rows = [(s.name, _text(s), s.why) for s in self.settings]
+        rows = [row for setting in self.settings for row in _rows(setting)]
         names = max(len(name) for name, _, _ in rows)
         values = min(40, max(len(value) for _, value, _ in rows))
-        return "\n".join(f"{n:<{names}}  {v:<{values}}  {why}" for n, v, why in rows)
+        return "\n".join(f"{n:<{names}}  {v:<{values}}  {why}".rstrip() for n, v, why in rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as a JSON object, as ``run.json`` keeps it."""
@@ -228,5 +228,18 @@ class Recipe:
         }
 
 
-def _text(setting: Setting) -> str:
-    return "install" if setting.kind == "preload" else str(setting.value)
+def _rows(setting: Setting) -> Iterator[tuple[str, str, str]]:
+    """Yield one row for each leaf of the value; the first one has the reason."""
+    value = "install" if setting.kind == "preload" else setting.value
+    why = setting.why
+    for name, leaf in _leaves(setting.name, value):
+        yield name, str(leaf), why
+        why = ""
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(f"{name}.{key}", inner)
