@@ -13,9 +13,6 @@ and made again.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -29,6 +26,7 @@ from harness.dataset._files import atomic_write, disk_error, sync_folder
 from harness.dataset._gate import admit
 from harness.dataset._heal import INTENT, SPOOL, Healed, Progress, heal, line_for
 from harness.dataset._lock import FolderLock
+from harness.dataset._place import make_folder, move, prompts_beside, undo_folder
 from harness.dataset._run_file import RunFile
 from harness.dataset.manifest import MANIFEST, ManifestLine
 from harness.dataset.prompt_set import PromptSet
@@ -63,7 +61,7 @@ class OutputFolder:
         self._run = RunFile(path, prompts)
         self._run.write(info, "started", self._lines)
         # After run.json: from then on the folder is known as this run's.
-        self._run.arrow = _prompts_beside(path, prompts, self._run.arrow)
+        self._run.arrow = prompts_beside(path, prompts, self._run.arrow)
         self._run.write(info, "started", self._lines)
         self._synced = time.monotonic()
 
@@ -95,7 +93,7 @@ class OutputFolder:
         """
         folder = Path(path).absolute()
         admit(folder, info.identity)
-        made = _make(folder)
+        made = make_folder(folder)
         lock: FolderLock | None = None
         try:
             lock = FolderLock(folder)
@@ -104,7 +102,7 @@ class OutputFolder:
             healed = heal(folder, prompts, info.identity.dtype, progress)
             return cls(folder, info, prompts, lock, healed)
         except BaseException as error:
-            _undo(folder, made=made, lock=lock)
+            undo_folder(folder, made=made, lock=lock)
             if isinstance(error, OSError):
                 raise disk_error(error, folder, started=False) from error
             raise
@@ -158,11 +156,11 @@ class OutputFolder:
         try:
             # The intent stands before the rename, so a crash after it can be healed.
             self._intent.replace_content(line.encode())
-            _move(spool_file, final)
+            move(spool_file, final)
             try:
                 self._manifest.append(line.encode())
             except OSError:
-                _move(final, spool_file)
+                move(final, spool_file)
                 raise
             self._lines[index] = line
             self._sync_now_and_then()
@@ -256,55 +254,3 @@ class OutputFolder:
             self._manifest.sync()
             sync_folder(self.path)
             self._synced = time.monotonic()
-
-
-def _prompts_beside(folder: Path, prompts: PromptSet, recorded: dict[str, str]) -> dict[str, str]:
-    from harness.dataset.arrow import ARROW_FOLDER, folder_checksums, write_prompts
-
-    target = folder / ARROW_FOLDER
-    if recorded and folder_checksums(target) == recorded:
-        return recorded
-    return write_prompts(prompts, target)
-
-
-def _make(folder: Path) -> bool:
-    """Create the folder where it is missing; return whether it was."""
-    if folder.is_dir():
-        return False
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise disk_error(error, folder, started=False) from error
-    return True
-
-
-def _undo(folder: Path, *, made: bool, lock: FolderLock | None) -> None:
-    if made and lock is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif made:
-        # Without the lock another run may own it by now: only an empty folder is removed.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    if lock is not None:
-        lock.release()
-
-
-def _move(source: Path, target: Path) -> None:
-    """Rename; across file systems copy to a hidden name beside the target, then rename."""
-    try:
-        source.rename(target)
-        return
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        with source.open("rb") as reader, partial.open("wb") as writer:
-            shutil.copyfileobj(reader, writer, 16 << 20)
-            writer.flush()
-            os.fsync(writer.fileno())
-        partial.rename(target)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    source.unlink()
