@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,16 +74,25 @@ class ExtractResult:
         return {**asdict(self), "out": str(self.out)}
 
 
-def open_session(plan: EnginePlan, *, log: Path) -> EngineSession:
+def open_session(
+    plan: EnginePlan,
+    *,
+    log: Path,
+    preload: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> EngineSession:
     """Make a session for a plan; nothing is started yet.
 
     Args:
         plan: How the engine is loaded.
         log: File for what the engine prints.
+        preload: Further modules whose ``install()`` each worker calls before the model is built.
+        env: Further environment of the engine's processes.
     """
-    env = dict(plan.recipe.env)
-    if plan.recipe.preload:
-        env[PRELOAD] = ",".join(plan.recipe.preload)
+    env = {**plan.recipe.env, **(env or {})}
+    modules = [*plan.recipe.preload, *preload]
+    if modules:
+        env[PRELOAD] = ",".join(modules)
     spec = HostSpec(python=plan.options.python, module="harness.inside.engine", env=env, log=log)
     return EngineSession(Host(spec), plan.session)
 

@@ -19,10 +19,6 @@ from harness.inside.witness import Witness, compare
 
 PRELOAD = "HARNESS_PRELOAD"
 
-for _name in filter(None, os.environ.get(PRELOAD, "").split(",")):
-    importlib.import_module(_name).install()
-
-
 class WorkerExtension:
     """Methods for ``collective_rpc``; all names start with ``hs_``."""
 
@@ -110,3 +106,8 @@ def _attention(decoder: Any) -> str:
         if impl is not None:
             return type(impl).__name__
     return "unknown"
+
+
+# Last, so that a preload finds this module complete.
+for _name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+    importlib.import_module(_name).install()

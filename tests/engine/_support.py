@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,11 +24,17 @@ _numbers = itertools.count()
 
 @contextmanager
 def engine_of(
-    options: EngineOptions, folder: Path, *, longest_prompt: int
+    options: EngineOptions,
+    folder: Path,
+    *,
+    longest_prompt: int,
+    preload: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[EngineSession]:
     """Load and prove one engine; end it at the end."""
     plan = plan_engine(options, longest_prompt=longest_prompt, spool=folder / "spool")
-    with open_session(plan, log=folder / "engine.log") as session:
+    log = folder / "engine.log"
+    with open_session(plan, log=log, preload=preload, env=env) as session:
         session.load()
         session.require_proof()
         yield session
