@@ -147,14 +147,14 @@ def _refuse_quantised(model: Path, raw: dict[str, Any], text: dict[str, Any]) ->
 
 def _model_class(model: Path, text: dict[str, Any], transformers: Any) -> Any:
     names = text.get("architectures") or []
-    name = names[0] if isinstance(names, list) and names else None
-    model_class = getattr(transformers, name, None) if isinstance(name, str) else None
+    name = str(names[0]) if isinstance(names, list) and names else "none"
+    model_class = getattr(transformers, name, None)
     if model_class is None or not name.endswith("ForCausalLM"):
         raise OpError(
             "reference.architecture",
             expected="a text architecture that transformers itself has, such as "
             "DeepseekV3ForCausalLM",
-            found=str(name),
+            found=name,
             where=str(model / "config.json"),
             next="check architectures of the (text) configuration, or upgrade transformers",
         )

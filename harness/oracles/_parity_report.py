@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.oracles.finding import Finding
+
 PASSED = "passed"
 FAILED = "failed"
 SET_ASIDE = "set aside"
@@ -75,6 +77,14 @@ class ParityReport:
     def ok(self) -> bool:
         """True only for a prompt that was held to the limits in full and met them."""
         return self.status == PASSED
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The faults as findings of the check ``parity``."""
+        return tuple(
+            Finding(id=self.prompt, check="parity", expected="the reference's rows", found=fault)
+            for fault in self.faults
+        )
 
     def explain(self) -> str:
         """Say in a few lines what was compared, what failed and what was left out."""
