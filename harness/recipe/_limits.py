@@ -16,7 +16,7 @@ _CPU_SEQS = 64
 _CUDA_SEQS = 256
 _MIB = 1 << 20
 _CPU_CACHE_LEAST = 256 * _MIB
-_CPU_CACHE_MOST = 4096 * _MIB
+_CPU_CACHE_MOST = 1024 * _MIB
 # Bytes of a value: float32 4, bfloat16 2.
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
@@ -101,8 +101,9 @@ def _cpu_cache(context: Context, sequences: int) -> Iterator[Setting]:
     if asked is not None:
         yield _cache(asked, "as asked")
         return
-    size = 2 * _bytes_per_token(context) * (context.max_model_len + block) * sequences
-    size = max(_CPU_CACHE_LEAST, min(size, _CPU_CACHE_MOST))
+    one = _bytes_per_token(context) * (context.max_model_len + block)
+    # Never below two of the longest requests, however long they are.
+    size = max(_CPU_CACHE_LEAST, min(one * sequences, _CPU_CACHE_MOST), 2 * one)
     yield _cache(-(-size // _MIB) * _MIB, "bounded: by default a CPU engine takes half the memory")
 
 

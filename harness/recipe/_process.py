@@ -68,24 +68,24 @@ def _model(context: Context) -> Iterator[Setting]:
 
 
 def _wrapper(context: Context) -> Iterator[Setting]:
-    yield Setting(
-        "trust_remote_code",
-        True,
-        "the wrapper's image processor comes with the checkpoint and is asked for even for text",
-    )
     if context.request.engine.has("language_model_only"):
         yield Setting(
             "language_model_only",
             True,
-            "text only: else start-up profiles dummy images with the real processor",
+            "text only: no vision weights, no dummy images at start-up, no code of the checkpoint",
             expect={"model_config.multimodal_config.language_model_only": True},
         )
-    else:
-        yield Setting(
-            "limit_mm_per_prompt",
-            {"image": 0, "video": 0, "vision_chunk": 0},
-            "text only, in releases before language_model_only",
-        )
+        return
+    yield Setting(
+        "limit_mm_per_prompt",
+        {"image": 0, "video": 0, "vision_chunk": 0},
+        "text only, in releases before language_model_only",
+    )
+    yield Setting(
+        "trust_remote_code",
+        True,
+        "these releases ask for the checkpoint's image processor even for text",
+    )
 
 
 def _processes(context: Context) -> Iterator[Setting]:
