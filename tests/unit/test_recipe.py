@@ -353,6 +353,12 @@ def test_cpu_cache_holds_every_request_in_flight_unless_the_bound_forbids() -> N
     assert made.engine_args["kv_cache_memory_bytes"] >= needed
 
 
+def test_cpu_cache_holds_two_of_the_longest_requests_even_above_the_bound() -> None:
+    model = Model(num_layers=60, hidden_size=1024, max_position_embeddings=1 << 20)
+    made = recipe(model=model, layers=resolve("3,1", "vllm", 60), longest_prompt=20_000)
+    assert made.engine_args["kv_cache_memory_bytes"] >= 2 * 20_001 * (60 * 576 + 3 * 1024) * 4
+
+
 def test_gpu_cache_is_left_to_the_memory_share_unless_asked() -> None:
     made = recipe(platform=GPU)
     assert "kv_cache_memory_bytes" not in made.engine_args
