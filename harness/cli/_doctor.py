@@ -1,3 +1,79 @@
-"""``harness doctor``: placeholder until its checks land below."""
+"""``harness doctor``."""
 
 from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli._outcome import command, log, print_json
+from harness.doctor import Check, examine
+from harness.errors import ExitCode
+from harness.extraction import EngineOptions
+
+_STYLE = {"ok": "green", "note": "yellow", "fail": "bold red"}
+
+
+@command
+def doctor(
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder to look at.")] = None,
+    layers: Annotated[str, typer.Option(help="Layer ids or a preset.")] = "speculators-0.9",
+    dialect: Annotated[str, typer.Option(help="How --layers counts.")] = "vllm",
+    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", min=1)] = 1,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    max_model_len: Annotated[int | None, typer.Option(help="Longest request.")] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="Interpreter that has vLLM; by default the one that runs this command."),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let the checkpoint's tokenizer run its own code.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say what can run here, and why not; nothing is loaded."""
+    interpreter = python or Path(sys.executable)
+    options = None
+    if model is not None:
+        options = EngineOptions(
+            model=model,
+            layers=layers,
+            dialect=dialect,
+            dtype=dtype,
+            tensor_parallel_size=tensor_parallel_size,
+            max_model_len=max_model_len,
+            python=interpreter,
+        )
+    checks: list[Check] = []
+    with tempfile.TemporaryDirectory(prefix="harness-doctor-") as scratch:
+        for check in examine(
+            options,
+            python=interpreter,
+            scratch=Path(scratch),
+            trust_remote_code=trust_remote_code,
+        ):
+            checks.append(check)
+            if not json_output:
+                log.print(f"looked at {check.name}", style="dim")
+    ok = all(check.state != "fail" for check in checks)
+    if json_output:
+        print_json({"ok": ok, "checks": [check.to_json() for check in checks]})
+    else:
+        _show(checks)
+    if not ok:
+        raise typer.Exit(int(ExitCode.CHECK_FAILED))
+
+
+def _show(checks: list[Check]) -> None:
+    table = Table(title="harness doctor")
+    for name in ("check", "state", "found", "next"):
+        table.add_column(name, overflow="fold")
+    for check in checks:
+        state = f"[{_STYLE[check.state]}]{check.state}[/]"
+        table.add_row(check.name, state, check.found, check.next)
+    Console().print(table)

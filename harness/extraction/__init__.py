@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from harness.extraction.options import ExtractOptions
+from harness.extraction.options import EngineOptions, ExtractOptions
 from harness.extraction.plan import ExtractPlan, make_plan
 from harness.extraction.run import ExtractResult, Observer, Silent, extract, open_session
 
 __all__ = [
+    "EngineOptions",
     "ExtractOptions",
     "ExtractPlan",
     "ExtractResult",

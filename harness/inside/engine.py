@@ -1,6 +1,6 @@
 """The engine child: one vLLM ``LLM`` behind the wire. ``python -m harness.inside.engine``.
 
-Ops: ``load``, ``canary``, ``extract``, ``plain``. The parent chooses every setting;
+Ops: ``configure``, ``load``, ``canary``, ``extract``, ``plain``. The parent chooses every setting;
 this side starts the engine, asserts that the settings were kept and hands rows over
 by file. It never decides whether a figure is good enough: it reports figures.
 """
@@ -71,15 +71,7 @@ class Engine:
         watch_children()
         config = self._llm.llm_engine.vllm_config
         resolved = {name: str(_dotted(config, name)) for name in params.get("expect", {})}
-        for name, value in params.get("expect", {}).items():
-            if resolved[name] != str(value):
-                raise OpError(
-                    "engine.setting-not-kept",
-                    expected=f"{name} = {value}",
-                    found=resolved[name],
-                    where="the engine's resolved configuration",
-                    next="run `harness doctor --model ...` and report the setting",
-                )
+        _raise_changed(params.get("expect", {}), resolved)
         workers = self._llm.collective_rpc("hs_describe")
         self._check_capture(workers, params.get("engine_depths", []))
         self._spool = Path(params.get("spool", "."))
@@ -96,6 +88,23 @@ class Engine:
                 "load": round(time.monotonic() - imported, 2),
             },
         }
+
+    def configure(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Let vLLM build its own configuration for a model, without weights or workers.
+
+        Params: as :meth:`load`, of which ``engine_args`` and ``expect`` are read.
+
+        Returns:
+            ``resolved``, and ``problem``: what vLLM refused, or None.
+        """
+        from vllm.engine.arg_utils import EngineArgs
+
+        try:
+            config = EngineArgs(**params["engine_args"]).create_engine_config()
+        except Exception as error:  # any refusal is the answer
+            return {"resolved": {}, "problem": f"{type(error).__name__}: {error}"}
+        wanted = params.get("expect", {})
+        return {"resolved": {n: str(_dotted(config, n)) for n in wanted}, "problem": None}
 
     @staticmethod
     def _check_capture(workers: list[dict[str, Any]], depths: Sequence[int]) -> None:
@@ -278,6 +287,18 @@ def _sampling(hs: dict[str, Any] | None, logprobs: bool) -> Any:
     )
 
 
+def _raise_changed(expect: dict[str, Any], resolved: dict[str, str]) -> None:
+    for name, value in expect.items():
+        if resolved[name] != str(value):
+            raise OpError(
+                "engine.setting-not-kept",
+                expected=f"{name} = {value}",
+                found=resolved[name],
+                where="the engine's resolved configuration",
+                next="run `harness doctor --model ...` and report the setting",
+            )
+
+
 def _raise_failed(line: dict[str, Any]) -> None:
     if "error" in line:
         raise OpError(
@@ -311,6 +332,7 @@ def main() -> None:
     engine = Engine()
     serve(
         {
+            "configure": engine.configure,
             "load": engine.load,
             "canary": engine.canary,
             "extract": engine.extract,

@@ -23,6 +23,25 @@ Key = tuple[int, int]
 """(token id, position)."""
 
 
+class _Names:
+    """Names the arguments of a module's forward, however the caller passed them.
+
+    Args:
+        module: Its ``forward`` must spell out its parameters.
+        order: The names in order, for a forward that takes ``*args`` (vLLM's custom ops).
+    """
+
+    def __init__(self, module: Any = None, order: Sequence[str] = ()) -> None:
+        self._order = tuple(order) or tuple(inspect.signature(module.forward).parameters)
+
+    def of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._order, args, strict=False)), **kwargs}
+
+
+# RMSNorm.forward(x, residual=None); DeepSeek passes both by place in every release read.
+_NORM = _Names(order=("hidden_states", "residual"))
+
+
 class Witness:
     """Records rows while armed; see the module's docstring."""
 
@@ -43,11 +62,11 @@ class Witness:
         hook(embedding(self._decoder).register_forward_pre_hook(self._see_ids, with_kwargs=True))
         for depth in self._depths:
             module = self._decoder.norm if depth == self._layers else self._decoder.layers[depth]
-            see = self._see_rows(depth, inspect.signature(module.forward))
+            see = self._see_rows(depth, _NORM if depth == self._layers else _Names(module))
             hook(module.register_forward_pre_hook(see, with_kwargs=True))
         if 0 not in self._depths:
             first = self._decoder.layers[0]
-            see = self._see_positions(inspect.signature(first.forward))
+            see = self._see_positions(_Names(first))
             hook(first.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
 
     def disarm(self) -> None:
@@ -61,20 +80,18 @@ class Witness:
         ids = args[0] if args else next(iter(kwargs.values()))
         self._ids = ids.detach().flatten().cpu().clone()
 
-    def _see_positions(self, signature: inspect.Signature) -> Callable[..., None]:
+    def _see_positions(self, names: _Names) -> Callable[..., None]:
         def see(module: Any, args: Any, kwargs: Any) -> None:
-            given = signature.bind(*args, **kwargs).arguments
-            self._positions = given["positions"].detach().cpu().clone()
+            self._positions = names.of(args, kwargs)["positions"].detach().cpu().clone()
 
         return see
 
-    def _see_rows(self, depth: int, signature: inspect.Signature) -> Callable[..., None]:
+    def _see_rows(self, depth: int, names: _Names) -> Callable[..., None]:
         def see(module: Any, args: Any, kwargs: Any) -> None:
-            given = signature.bind(*args, **kwargs).arguments
+            given = names.of(args, kwargs)
             if "positions" in given:
                 self._positions = given["positions"].detach().cpu().clone()
-            hidden = given["hidden_states"] if "hidden_states" in given else given["x"]
-            residual = given.get("residual")
+            hidden, residual = given["hidden_states"], given.get("residual")
             stream = hidden if residual is None else hidden + residual
             self._keep(depth, stream.detach().cpu().clone())
 
