@@ -132,6 +132,7 @@ KIMI_K25_TINY = KimiShape(
     vocab_size=512,
     num_attention_heads=8,
     q_lora_rank=64,
+    rms_norm_eps=1e-6,
     n_routed_experts=8,
     num_experts_per_tok=2,
     max_position_embeddings=8192,
@@ -143,7 +144,9 @@ KIMI_K25_TINY = KimiShape(
 """The same walk at a size that a laptop runs: real MLA head sizes, all widths divisible by 8.
 
 The byte vocabulary (256) and the specials (256) keep Kimi's arrangement, so a special id of
-the tiny model is Kimi's minus 163328.
+the tiny model is Kimi's minus 163328. The norms' epsilon is 1e-6, not Kimi's 1e-5: inside MLA
+transformers always takes 1e-6 where vLLM takes the configured one, and at 1e-5 the two differ
+by 1e-5 of the attention's output, which would drown what float32 can show.
 """
 
 

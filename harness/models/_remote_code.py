@@ -19,7 +19,7 @@ from harness.models._config import (
 )
 from harness.models._kimi import KimiShape
 
-IMAGE_PROCESSOR_CODE = f'''"""Image processor of a made Kimi-K2.5: the methods vLLM calls, blank patches."""
+IMAGE_PROCESSOR_CODE = f'''"""Image processor of a made Kimi-K2.5: vLLM's methods, blank patches."""
 
 from transformers.image_processing_utils import BaseImageProcessor, BatchFeature
 
