@@ -95,13 +95,16 @@ def load_text_model(model: Path, dtype: str = "float32") -> TextModel:
     wrapped = isinstance(raw.get("text_config"), dict)
     text = raw["text_config"] if wrapped else raw
     _refuse_quantised(model, raw, text)
+    architecture = _architecture(model, text)
     go_offline()
     import torch
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model_class = _model_class(model, text, transformers)
+    model_class = getattr(transformers, architecture, None)
+    if model_class is None:
+        raise _unknown_architecture(model, architecture)
     fields = {k: v for k, v in text.items() if k not in ("auto_map", "model_type")}
     config = model_class.config_class(**fields)
     loaded, info = model_class.from_pretrained(
@@ -145,20 +148,22 @@ def _refuse_quantised(model: Path, raw: dict[str, Any], text: dict[str, Any]) ->
     )
 
 
-def _model_class(model: Path, text: dict[str, Any], transformers: Any) -> Any:
-    names = text.get("architectures") or []
+def _architecture(model: Path, text: dict[str, Any]) -> str:
+    names = text.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else "none"
-    model_class = getattr(transformers, name, None)
-    if model_class is None or not name.endswith("ForCausalLM"):
-        raise OpError(
-            "reference.architecture",
-            expected="a text architecture that transformers itself has, such as "
-            "DeepseekV3ForCausalLM",
-            found=name,
-            where=str(model / "config.json"),
-            next="check architectures of the (text) configuration, or upgrade transformers",
-        )
-    return model_class
+    if not name.endswith("ForCausalLM"):
+        raise _unknown_architecture(model, name)
+    return name
+
+
+def _unknown_architecture(model: Path, name: str) -> OpError:
+    return OpError(
+        "reference.architecture",
+        expected="a text architecture that transformers itself has, such as DeepseekV3ForCausalLM",
+        found=name,
+        where=str(model / "config.json"),
+        next="check architectures of the (text) configuration, or upgrade transformers",
+    )
 
 
 def _check_weights(model: Path, info: dict[str, Any], wrapped: bool) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.inside.hfmodel import TextModel, go_offline, load_text_model
+from harness.inside.hfmodel import TextModel, load_text_model
 from harness.inside.routing import RoutingGap
 from harness.inside.wire import Emit, OpError, serve
 
@@ -111,14 +111,14 @@ class ReferenceOps:
             dtype: ``float32`` unless given.
             threads: Threads of the forward; 1 unless given. Another number may change bits.
         """
-        go_offline()
+        started = time.monotonic()
+        # Before any heavy import: a folder that cannot serve is refused in milliseconds.
+        model = load_text_model(Path(params["model"]), str(params.get("dtype", "float32")))
         import torch
         import transformers
 
-        started = time.monotonic()
         torch.set_num_threads(int(params.get("threads", 1)))
         torch.use_deterministic_algorithms(True)
-        model = load_text_model(Path(params["model"]), str(params.get("dtype", "float32")))
         self._forward = Forward(model)
         return {
             "architecture": type(model.module).__name__,
