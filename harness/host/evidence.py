@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 _TAIL_BYTES = 64 * 1024
-SHOWN_LINES = 12
-KEPT_LINES = 60
 
 
 def exit_text(code: int) -> str:
@@ -111,7 +109,7 @@ class Log:
         except OSError:
             return []
 
-    def tail(self, lines: int = KEPT_LINES) -> list[str]:
+    def tail(self, lines: int) -> list[str]:
         """Return the last lines that this engine has written."""
         try:
             with self.path.open("rb") as file:

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,23 +51,20 @@ class Launched:
         self.survivors: list[str] = []
         self.lost = False
         self._ended = False
+        self._closed = False
         self._told = False
         self._grace_s = spec.grace_s
         self._buffer = b""
+        self._lock = threading.Lock()
         self._token = secrets.token_hex(16)
-        self.folder = Path(tempfile.mkdtemp(prefix="harness-host-"))
-        self.connection, theirs = socket.socketpair()
-        self._status, status = os.pipe()
+        with _room():
+            self.folder = Path(tempfile.mkdtemp(prefix="harness-host-"))
         try:
-            self._start(spec, theirs.fileno(), status)
+            with _room():
+                self._open(spec)
         except BaseException:
-            os.close(self._status)
-            self.connection.close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        finally:
-            theirs.close()
-            os.close(status)
 
     @property
     def notes(self) -> Path:
@@ -82,6 +80,19 @@ class Launched:
     def over(self) -> bool:
         """Whether the reaper is gone."""
         return self._status < 0
+
+    def _open(self, spec: HostSpec) -> None:
+        self.connection, theirs = socket.socketpair()
+        self._status, status = os.pipe()
+        try:
+            self._start(spec, theirs.fileno(), status)
+        except BaseException:
+            os.close(self._status)
+            self.connection.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(status)
 
     def _start(self, spec: HostSpec, control: int, status: int) -> None:
         link = self.folder / "lib"
@@ -126,7 +137,18 @@ class Launched:
             lifeline.flush()
 
     def listen(self) -> None:
-        """Read what the reaper says, without blocking."""
+        """Read what the reaper says, without blocking; from any thread."""
+        with self._lock:
+            self._listen()
+
+    def wait_for_exit(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for the news that the engine has exited."""
+        until = time.monotonic() + seconds
+        while self.exit_code is None and not self.over and (left := until - time.monotonic()) > 0:
+            _wait_readable(self._status, left)
+            self.listen()
+
+    def _listen(self) -> None:
         while not self.over:
             try:
                 data = os.read(self._status, 65536)
@@ -197,13 +219,13 @@ class Launched:
         Returns:
             What could not be ended: names with pids; normally nothing.
         """
-        if os.getpid() != self.owner:
-            return []  # A fork of the parent: not its engine, not its folder.
+        if self._closed or os.getpid() != self.owner:
+            return []  # In a fork of the parent: not its engine, not its folder.
         self.begin_end()
         limit = self._grace_s + _SWEEP_S if deadline_s is None else deadline_s
         deadline = time.monotonic() + limit
         while not self.over and (left := deadline - time.monotonic()) > 0:
-            select.select([self._status], [], [], left)
+            _wait_readable(self._status, left)
             self.listen()
         left_over = [] if self.over and not self.lost else self._sweep()
         if self.over:
@@ -217,9 +239,14 @@ class Launched:
         if not left and not self.over:
             self._reaper.kill()
             self._reaper.wait()
+            self.listen()
         return [f"{process.name} (pid {process.pid})" for process in left]
 
     def _close(self) -> None:
+        self._closed = True
+        if not self.over:
+            os.close(self._status)
+            self._status = -1
         lifeline = self._reaper.stdin
         if lifeline is not None:
             with contextlib.suppress(OSError):
@@ -246,6 +273,27 @@ def _kill_all(find: Callable[[], Iterable[Process]]) -> list[Process]:
             processes.send(process, signal.SIGKILL)
         time.sleep(0.02)
     return []
+
+
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    """Say in our words that the machine has no room for one more process or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            "host.no-room",
+            expected="room for a private folder, a few open files and two processes",
+            found=str(error),
+            where=f"this machine ({tempfile.gettempdir()})",
+            next="free disk space or raise the limit that is named (ulimit -a)",
+        ) from error
+
+
+def _wait_readable(fd: int, seconds: float) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 def _open_log(path: Path) -> IO[bytes]:

@@ -21,7 +21,7 @@ class Channel:
     """Whole messages out of and into a socket that never blocks.
 
     Args:
-        connection: The parent's end; the channel owns it from now on.
+        connection: The parent's end; whoever opened it closes it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -31,11 +31,16 @@ class Channel:
         self._seen = 0
         self._outgoing = bytearray()
         self._messages: deque[dict[str, Any]] = deque()
-        self.ended = False
+        self._ended = False
 
     def fileno(self) -> int:
         """Return the socket's number, for ``select``."""
         return self._connection.fileno()
+
+    @property
+    def ended(self) -> bool:
+        """Whether either side has hung up."""
+        return self._ended or self._connection.fileno() < 0
 
     @property
     def pending(self) -> bool:
@@ -68,7 +73,7 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            self.ended = True
+            self._ended = True
 
     def fill(self) -> None:
         """Read what is there without blocking.
@@ -81,14 +86,14 @@ class Channel:
             for _ in range(64):
                 data = self._connection.recv(_CHUNK)
                 if not data:
-                    self.ended = True
+                    self._ended = True
                     break
                 self._incoming += data
                 self._split()
         except BlockingIOError:
             pass
         except OSError:
-            self.ended = True
+            self._ended = True
 
     def _split(self) -> None:
         while (end := self._incoming.find(b"\n", self._seen)) >= 0:
@@ -105,8 +110,3 @@ class Channel:
         self._seen = len(self._incoming)
         if self._seen > MAX_MESSAGE_BYTES:
             raise ProtocolError(f"a message longer than {MAX_MESSAGE_BYTES} bytes")
-
-    def close(self) -> None:
-        """Hang up."""
-        self.ended = True
-        self._connection.close()

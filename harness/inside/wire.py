@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import signal
 import socket
 import sys
@@ -78,7 +77,7 @@ def serve(ops: Mapping[str, Op]) -> None:
         {
             "event": "hello",
             "pid": os.getpid(),
-            "python": platform.python_version(),
+            "python": sys.version.split()[0],
             "protocol": PROTOCOL,
         }
     )
