@@ -1,0 +1,3 @@
+"""Activates the harness's own plugin, also where the package is not installed."""
+
+pytest_plugins = ["harness.plugin"]
