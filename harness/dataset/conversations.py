@@ -7,7 +7,7 @@ prompts file, which the ordinary reader reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -128,14 +128,15 @@ class TokeniserHost:
     Args:
         python: Interpreter that has transformers.
         log: File for what the child prints.
+        env: Added to the child's environment.
     """
 
-    def __init__(self, python: Path, log: Path) -> None:
+    def __init__(self, python: Path, log: Path, env: Mapping[str, str] | None = None) -> None:
         self._host = Host(
             HostSpec(
                 python=python,
                 module="harness.inside.tokenise",
-                env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+                env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", **(env or {})},
                 log=log,
             )
         )

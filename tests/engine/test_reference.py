@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 PYTHON = Path(sys.executable)
 PROMPTS = Path(__file__).parents[2] / "fixtures" / "prompts" / "mixed.jsonl"
 LAYERS, HIDDEN, EXPERTS, TOP_K = 6, 128, 8, 2
-EPS = 1e-5
+EPS = 1e-6
 SCALE = 2.827
 
 
