@@ -14,7 +14,7 @@ from harness.dataset.run_info import RunIdentity, RunInfo
 from harness.engine_facts import Inspection, inspect
 from harness.errors import UsageError
 from harness.extraction.options import EngineOptions, ExtractOptions
-from harness.layers import LayerPlan, check_capture, resolve
+from harness.layers import LayerPlan, resolve
 from harness.recipe import Recipe, RecipeRequest
 
 CANARY_TOKENS = 99
@@ -85,13 +85,6 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
     layers: LayerPlan | None = None
     if options.capture != "none":
         layers = resolve(options.layers, options.dialect, model.num_layers, layout=options.layout)
-        check_capture(
-            layers,
-            capture=options.capture,
-            model_is_deepseek=model.is_mla,
-            engine_version=None if facts.vllm is None else str(facts.vllm),
-            captures_final_depth=facts.probes.get("captures_final_depth_deepseek"),
-        )
     longest = max(longest_prompt or 0, CANARY_TOKENS)
     if options.max_model_len is not None:
         longest = min(longest, options.max_model_len - 1)

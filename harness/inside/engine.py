@@ -136,23 +136,28 @@ class Engine:
             {"key": key, "input_ids": ids, "check": True}
             for key, ids in zip(keys, params["prompts"], strict=True)
         ]
-        self._rpc("hs_arm", (sorted({*depths, *params.get("also", [])}),))
+        paths = [str(self._spool / f"{key}.safetensors") for key in keys]
         try:
+            self._rpc("hs_arm", (sorted({*depths, *params.get("also", [])}),))
             outputs = self._generate(samples)
             lines = self._collect(keys, float(params["deadline_s"]))
-            report = []
-            for sample in samples:
-                key, ids = sample["key"], sample["input_ids"]
+            for key in keys:
                 _raise_failed(lines[key])
-                path = str(self._spool / f"{key}.safetensors")
-                report.append(
-                    {
-                        "tokens": len(ids),
-                        "depths": self._rpc("hs_compare", (path, ids, depths)),
-                        "logprobs": self._logprobs(key, ids, outputs[key]),
-                        "faults": lines[key]["faults"],
-                    }
-                )
+            columns = [
+                self._rpc("hs_compare", (path, sample["input_ids"], depths))
+                for path, sample in zip(paths, samples, strict=True)
+            ]
+            # Rebuilding runs the final norm as well: the witness must not see that.
+            self._rpc("hs_disarm", ())
+            report = [
+                {
+                    "tokens": len(sample["input_ids"]),
+                    "depths": seen,
+                    "logprobs": self._logprobs(key, sample["input_ids"], outputs[key]),
+                    "faults": lines[key]["faults"],
+                }
+                for key, sample, seen in zip(keys, samples, columns, strict=True)
+            ]
         finally:
             self._rpc("hs_disarm", ())
             for key in keys:
