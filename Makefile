@@ -1,0 +1,45 @@
+# Everything runs in an environment inside the checkout, made on first use: .venv/$(LANE).
+#
+#   make demo       install what is missing, extract from a tiny model on a real vLLM, verify
+#   make test       install what is missing, run the tests
+#   make PYTHON=python3.12 ...   make the environment with another Python (3.11 or newer)
+
+PYTHON ?= python3
+LANE ?= gen2
+
+BIN := .venv/$(LANE)/bin
+SETUP := $(PYTHON) ci/lanes/setup.py
+PYTEST := $(BIN)/python -m pytest
+
+# What Python compiles on the first run, later runs must find.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-unit test-engine test-slow lint gen2 clean
+.DEFAULT_GOAL := demo
+
+gen2:
+	@$(SETUP) $@
+
+demo: $(LANE)
+	@$(BIN)/harness demo
+
+test: test-unit test-engine
+
+test-unit: $(LANE)
+	$(PYTEST) tests/unit
+
+test-engine: gen2
+	$(PYTEST) tests/engine -m "engine and not slow"
+
+test-slow: $(LANE)
+	$(PYTEST) tests/engine -m slow
+
+lint: $(LANE)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict ci/lanes/*.py
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
