@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from harness.models._facts import ModelFacts, read
 from harness.models._kimi import KIMI_K25, KIMI_K25_TINY, PROFILES, KimiShape, Profile
 from harness.models._make import make
+from harness.models._shards import check_shards, fingerprint
 
-__all__ = ["KIMI_K25", "KIMI_K25_TINY", "PROFILES", "KimiShape", "Profile", "make"]
+__all__ = [
+    "KIMI_K25",
+    "KIMI_K25_TINY",
+    "PROFILES",
+    "KimiShape",
+    "ModelFacts",
+    "Profile",
+    "check_shards",
+    "fingerprint",
+    "make",
+    "read",
+]

@@ -250,13 +250,15 @@ def _write_weights(folder: Path, recipe: Recipe, shape: KimiShape) -> None:
     if recipe.architecture == "wrapper":
         specs += [("", spec) for spec in vision_tensors(shape)]
     shards = _shards(specs, shape)
+    # The recipe in each header sets models of unlike seeds apart, by header alone.
+    metadata = {"format": "pt", "harness": json.dumps(asdict(recipe), sort_keys=True)}
     index: dict[str, str] = {}
     total = 0
     for number, members in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):06d}.safetensors"  # Kimi's own pattern
         blobs = [blob for prefix, spec in members for blob in _blobs(prefix, spec, recipe)]
         index.update({blob.name: name for blob in blobs})
-        total += _safetensors.write(folder / name, blobs)
+        total += _safetensors.write(folder / name, blobs, metadata)
     _write_json(
         folder / "model.safetensors.index.json",
         {"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,13 @@ class Blob:
     data: npt.NDArray[Any]
 
 
-def write(path: Path, blobs: Sequence[Blob]) -> int:
+def write(path: Path, blobs: Sequence[Blob], metadata: Mapping[str, str]) -> int:
     """Write a safetensors file with the tensors in the order given.
 
     Args:
         path: File to create.
         blobs: Tensors; names are unique.
+        metadata: Texts for the header's ``__metadata__``.
 
     Returns:
         Bytes of tensor data written (without the header).
@@ -49,7 +50,7 @@ def write(path: Path, blobs: Sequence[Blob]) -> int:
     Raises:
         OSError: The file cannot be written.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for blob in blobs:
         header[blob.name] = {
