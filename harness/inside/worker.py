@@ -19,6 +19,7 @@ from harness.inside.witness import Witness, compare
 
 PRELOAD = "HARNESS_PRELOAD"
 
+
 class WorkerExtension:
     """Methods for ``collective_rpc``; all names start with ``hs_``."""
 
@@ -62,7 +63,6 @@ class WorkerExtension:
             return None
         return compare(self._hs_witness, load_file(path)["hidden_states"], token_ids, depths)
 
-    @torch.inference_mode()
     def hs_logprobs(self, path: str, column: int, targets: list[int]) -> list[float] | None:
         """Rebuild the prompt's log-probabilities from a written column of depth L.
 
@@ -82,14 +82,15 @@ class WorkerExtension:
         rows = load_file(path)["hidden_states"][: len(targets), column].contiguous()
         device = next(norm.parameters()).device
         found: list[float] = []
-        for start in range(0, len(targets), 512):
-            part = rows[start : start + 512].to(device)
-            logits = model.compute_logits(norm(part))
-            if logits is None:
-                continue
-            want = torch.tensor(targets[start : start + 512], device=logits.device)
-            scores = torch.log_softmax(logits.float(), dim=-1)
-            found += scores.gather(1, want.unsqueeze(1)).flatten().tolist()
+        with torch.inference_mode():
+            for start in range(0, len(targets), 512):
+                part = rows[start : start + 512].to(device)
+                logits = model.compute_logits(norm(part))
+                if logits is None:
+                    continue
+                want = torch.tensor(targets[start : start + 512], device=logits.device)
+                scores = torch.log_softmax(logits.float(), dim=-1)
+                found += scores.gather(1, want.unsqueeze(1)).flatten().tolist()
         return found if found or not targets else None
 
 
