@@ -22,14 +22,13 @@ def disk_error(error: OSError, where: Path, *, started: bool) -> HarnessError:
     Args:
         error: What the operating system said.
         where: The file or folder it concerns.
-        started: Whether samples may exist already. Before the start it is a refusal
-            (exit 3), afterwards a failed check (exit 1).
+        started: Whether samples may exist already; the user's next step differs.
 
     Returns:
-        The error to raise, id ``dataset.disk-full``, ``dataset.read-only`` or
-        ``dataset.io-error``.
+        The error to raise: a refusal ``dataset.disk-full`` or ``dataset.read-only``, or
+        ``dataset.io-error``, which is a failed check once samples exist.
     """
-    kind: type[HarnessError] = CheckFailed if started else Refused
+    kind: type[HarnessError] = Refused
     keep = "the samples already listed are whole; run the same command again to go on"
     found = f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"
     if error.errno in _FULL:
@@ -38,6 +37,7 @@ def disk_error(error: OSError, where: Path, *, started: bool) -> HarnessError:
         id, expected, fix = "read-only", "a folder that can be written", "make it writable"
     else:
         id, expected, fix = "io-error", "a disk that works", "check the disk and its mount"
+        kind = CheckFailed if started else Refused
     next = f"{fix}; {keep}" if started else f"{fix}, or choose another --out"
     return kind(f"dataset.{id}", expected=expected, found=found, where=str(where), next=next)
 
@@ -92,10 +92,11 @@ def file_checksum(path: Path) -> str:
     Raises:
         OSError: The file cannot be read.
     """
-    hasher = blake3(max_threads=blake3.AUTO)
-    buffer = bytearray(_CHUNK)
-    view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        hasher = blake3(max_threads=blake3.AUTO if size >= _CHUNK else 1)
+        buffer = bytearray(min(size + 1, _CHUNK))
+        view = memoryview(buffer)
         while count := file.readinto(buffer):
             hasher.update(view[:count])
     return "blake3:" + hasher.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,8 +105,10 @@ class RunFile:
             "arrow": self.arrow or None,
             "sessions": sessions,
         }
-        atomic_write(self._folder / RUN_FILE, encode_run(body))
-        return body
+        data = encode_run(body)
+        atomic_write(self._folder / RUN_FILE, data)
+        written: dict[str, Any] = json.loads(data)
+        return written
 
 
 def _now() -> str:

@@ -46,7 +46,14 @@ class OutputFolder:
     """
 
     def __init__(
-        self, path: Path, info: RunInfo, prompts: PromptSet, lock: FolderLock, healed: Healed
+        self,
+        path: Path,
+        info: RunInfo,
+        prompts: PromptSet,
+        *,
+        lock: FolderLock,
+        healed: Healed,
+        run: RunFile,
     ) -> None:
         """Use :meth:`open`."""
         self.path = path
@@ -55,15 +62,15 @@ class OutputFolder:
         self._info = info
         self._prompts = prompts
         self._lock = lock
+        self._run = run
         self._lines = dict(healed.whole)
-        self._manifest = AppendFile(path / MANIFEST)
-        self._intent = AppendFile(path / INTENT)
-        self._run = RunFile(path, prompts)
-        self._run.write(info, "started", self._lines)
-        # After run.json: from then on the folder is known as this run's.
-        self._run.arrow = prompts_beside(path, prompts, self._run.arrow)
-        self._run.write(info, "started", self._lines)
         self._synced = time.monotonic()
+        self._manifest = AppendFile(path / MANIFEST)
+        try:
+            self._intent = AppendFile(path / INTENT)
+        except OSError:
+            self._manifest.close()
+            raise
 
     @classmethod
     def open(
@@ -100,7 +107,8 @@ class OutputFolder:
             # Another run may have begun between the first look and the lock.
             admit(folder, info.identity)
             healed = heal(folder, prompts, info.identity.dtype, progress)
-            return cls(folder, info, prompts, lock, healed)
+            run = _begin(folder, info, prompts, healed)
+            return cls(folder, info, prompts, lock=lock, healed=healed, run=run)
         except BaseException as error:
             undo_folder(folder, made=made, lock=lock)
             if isinstance(error, OSError):
@@ -254,3 +262,12 @@ class OutputFolder:
             self._manifest.sync()
             sync_folder(self.path)
             self._synced = time.monotonic()
+
+
+def _begin(folder: Path, info: RunInfo, prompts: PromptSet, healed: Healed) -> RunFile:
+    run = RunFile(folder, prompts)
+    run.write(info, "started", healed.whole)
+    # After run.json: from then on the folder is known as this run's.
+    run.arrow = prompts_beside(folder, prompts, run.arrow)
+    run.write(info, "started", healed.whole)
+    return run

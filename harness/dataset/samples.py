@@ -162,7 +162,7 @@ def _check_entry(path: Path, name: str, entry: Any, start: int) -> int:
     whole = isinstance(entry, Mapping) and entry.keys() == {"dtype", "shape", "data_offsets"}
     if not whole or not _naturals(entry["shape"]) or not _naturals(entry["data_offsets"]):
         _broken(path, f"{name} with dtype, shape and data_offsets", repr(entry)[:120])
-    if entry["dtype"] not in _SIZES:
+    if not isinstance(entry["dtype"], str) or entry["dtype"] not in _SIZES:
         _broken(path, f"{name} of {', '.join(_SIZES)}", repr(entry["dtype"])[:40])
     size: int = math.prod(entry["shape"]) * _SIZES[entry["dtype"]]
     if entry["data_offsets"] != [start, start + size]:
