@@ -8,28 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.plugin._fixtures import (
-    engine,
-    extraction,
-    hs_settings,
-    sample_reader,
-    tiny_kimi,
-    tiny_kimi_factory,
-)
+from harness.plugin import _fixtures
 from harness.plugin._marks import MARKERS
 from harness.plugin._options import add_options, read_settings
 from harness.plugin._session import SESSION, HarnessSession, check_given
-
-__all__ = [
-    "engine",
-    "extraction",
-    "hs_settings",
-    "pytest_addoption",
-    "pytest_configure",
-    "sample_reader",
-    "tiny_kimi",
-    "tiny_kimi_factory",
-]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register markers, read the settings, begin a session."""
+    """Register markers and fixtures, read the settings, begin a session."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     settings = read_settings(config)
@@ -46,3 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
     session = HarnessSession(config, settings)
     config.stash[SESSION] = session
     config.pluginmanager.register(session, "harness-session")
+    # From a module of their own: in this one, a fixture `engine` would be lost as soon as
+    # somebody imports the module `harness.plugin.engine`.
+    config.pluginmanager.register(_fixtures, "harness-fixtures")

@@ -32,7 +32,8 @@ class HarnessSession:
         self.config = config
         self.settings = settings
         self.keeper = EngineKeeper()
-        self._timed = config.pluginmanager.hasplugin("timeout")
+        names = ("timeout", "pytest_timeout")  # as an entry point, or by -p
+        self._timed = any(config.pluginmanager.hasplugin(name) for name in names)
         self._ran = {"gpu": 0, "engine": 0}
         self._refusal = ""
         self._reports: list[EngineReport] = []

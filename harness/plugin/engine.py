@@ -244,9 +244,12 @@ def reason(failure: BaseException | None) -> str:
     if failure is None:
         return "it was never loaded"
     if isinstance(failure, HarnessError):
-        return f"{failure.failure.id}: {failure.failure.found}"
-    text = str(failure) or "no message"
-    return f"{type(failure).__name__}: {text.splitlines()[0]}"
+        name, text = failure.failure.id, failure.failure.found
+    else:
+        name, text = type(failure).__name__, str(failure)
+    # The host appends the log's last lines, which the first failure has shown already.
+    first = (text.splitlines() or ["no message"])[0]
+    return f"{name}: {first.removesuffix('; last log lines:')}"
 
 
 def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:

@@ -1,0 +1,88 @@
+"""Runs of pytest inside of a test, with our plugin and without this machine's own facts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+# Imported here, so that the sessions inside of this process need not import them again.
+import harness.engine_facts
+import harness.models
+import harness.plugin.extraction  # noqa: F401
+from tests.unit.interpreters import StandIn
+
+
+class NoDriverError(Exception):
+    """What NVML raises where there is no driver."""
+
+
+class Inner:
+    """Runs a test file in a session of its own.
+
+    Attributes:
+        pytester: The folder of the session.
+        python: Stands in for an environment with vLLM.
+    """
+
+    def __init__(
+        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, model: Path
+    ) -> None:
+        self.pytester = pytester
+        self.model = model
+        self.python = StandIn(pytester.path / "stand-in")
+        self._monkeypatch = monkeypatch
+        for name in [name for name in os.environ if name.startswith(("HARNESS_", "PYTEST_"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        # Other plugins take seconds; a test that wants one names it.
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        self.gpus([])
+
+    def gpus(self, names: Sequence[str]) -> None:
+        """Give the machine GPUs of these names; none means that there is no driver."""
+        nvml: Any = ModuleType("pynvml")
+
+        def start() -> None:
+            if not names:
+                raise NoDriverError("Driver Not Loaded")
+
+        nvml.nvmlInit = start
+        nvml.nvmlShutdown = lambda: None
+        nvml.nvmlDeviceGetCount = lambda: len(names)
+        nvml.nvmlDeviceGetHandleByIndex = lambda index: index
+        nvml.nvmlDeviceGetName = lambda handle: names[handle]
+        self._monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    def run(self, source: str, *args: str, python: StandIn | None = None) -> pytest.RunResult:
+        """Run a test file in this process."""
+        return self._run(self.pytester.runpytest_inprocess, source, args, python)
+
+    def run_apart(self, source: str, *args: str) -> pytest.RunResult:
+        """Run a test file in a process of its own; there this machine has its own GPUs."""
+        return self._run(self.pytester.runpytest_subprocess, source, args, None)
+
+    def _run(
+        self, runner: Any, source: str, args: Sequence[str], python: StandIn | None
+    ) -> pytest.RunResult:
+        self.pytester.makepyfile(source)
+        stand_in = python or self.python
+        common = ("-p", "harness.plugin", "--strict-markers", "-ra", "-p", "no:cacheprovider")
+        settings = (
+            f"--hs-python={stand_in.python}",
+            f"--hs-model={self.model}",
+            "--hs-layers=1,3,4",
+        )
+        result: pytest.RunResult = runner(*common, *settings, *args)
+        return result
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tiny_kimi: Path) -> Inner:
+    """A folder for a session inside of a test."""
+    return Inner(pytester, monkeypatch, tiny_kimi)
