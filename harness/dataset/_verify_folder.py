@@ -147,7 +147,8 @@ def _prompts(
     path = folder / ARROW_FOLDER
     builder = PromptBuilder(_ANY)
     try:
-        found = folder_checksums(path)
+        if run:
+            bad += _arrow_checksums(run["arrow"] or {}, folder_checksums(path))
         for row in read_rows(path):
             line = lines.get(row.index)
             if row.seq_len != row.input_ids.size:
@@ -171,29 +172,29 @@ def _prompts(
         bad.append(Finding(ARROW_FOLDER, "arrow", "a readable dataset folder", str(error)))
         return None
     if run:
-        bad += _prompts_against_run(prompts, found, lines, run)
+        bad += _prompts_against_run(prompts, len(lines), run)
     return prompts
 
 
-def _prompts_against_run(
-    prompts: PromptSet,
-    checksums: Mapping[str, str],
-    lines: Mapping[int, ManifestLine],
-    run: Mapping[str, Any],
-) -> Iterator[Finding]:
-    wanted: Mapping[str, str] = run["arrow"] or {}
-    for name in sorted(wanted.keys() | checksums.keys()):
-        if wanted.get(name) != checksums.get(name):
+def _arrow_checksums(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Finding]:
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
             yield Finding(
                 f"{ARROW_FOLDER}/{name}",
                 "arrow-checksum",
                 wanted.get(name, "no such file"),
-                checksums.get(name, "no such file"),
+                found.get(name, "no such file"),
             )
+
+
+def _prompts_against_run(
+    prompts: PromptSet, listed: int, run: Mapping[str, Any]
+) -> Iterator[Finding]:
     count = run["prompts"]["count"]
     if len(prompts) != count:
         yield Finding(ARROW_FOLDER, "arrow", f"{count} rows", f"{len(prompts)} rows")
-    elif len(lines) == count and prompts.fingerprint != run["prompts"]["fingerprint"]:
+    elif listed == count and prompts.fingerprint != run["prompts"]["fingerprint"]:
+        # Its names and absent masks come from the manifest, so all lines must be there.
         expected = run["prompts"]["fingerprint"]
         yield Finding(ARROW_FOLDER, "prompts-fingerprint", expected, prompts.fingerprint)
 

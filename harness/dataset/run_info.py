@@ -114,7 +114,15 @@ def read_run(folder: Path) -> dict[str, Any]:
         OSError: It cannot be read.
         ValueError: It is broken, was edited, or has another schema version.
     """
-    data = (folder / RUN_FILE).read_bytes()
+    return parse_run((folder / RUN_FILE).read_bytes())
+
+
+def parse_run(data: bytes) -> dict[str, Any]:
+    """Read the bytes of a ``run.json``.
+
+    Raises:
+        ValueError: They are broken, were edited, or have another schema version.
+    """
     body: Any = json.loads(data)
     if not isinstance(body, dict):
         raise ValueError("not a JSON object")
