@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from harness.capture.session import SessionSpec
 from harness.dataset.prompt_set import PromptLimits, PromptSet
 from harness.dataset.prompts import read_prompts
 from harness.dataset.run_info import RunIdentity, RunInfo
+from harness.dataset.space import estimate_bytes
 from harness.engine_facts import Inspection, inspect
 from harness.errors import UsageError
 from harness.extraction.options import EngineOptions, ExtractOptions
@@ -56,14 +57,29 @@ class ExtractPlan:
         engine: How the engine will be loaded.
         prompts: The prompts, read and checked.
         info: Identity and description for ``run.json``.
-        bytes: Size of all samples together.
     """
 
     options: ExtractOptions
     engine: EnginePlan
     prompts: PromptSet
     info: RunInfo
-    bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of all samples together."""
+        return self.bytes_of(range(len(self.prompts)))
+
+    def bytes_of(self, indices: Sequence[int]) -> int:
+        """Size of the samples of some prompts."""
+        lengths = self.prompts.lengths
+        width = {"float32": 4, "bfloat16": 2}[self.engine.dtype]
+        return estimate_bytes(
+            int(lengths[list(indices)].sum()) if len(indices) else 0,
+            self.info.columns,
+            self.info.hidden_size,
+            width,
+            samples=len(indices),
+        )
 
 
 def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Path) -> EnginePlan:
@@ -184,9 +200,7 @@ def make_plan(
         versions=engine.seen.engine.versions,
         engine=engine.recipe.to_json(),
     )
-    width = {"float32": 4, "bfloat16": 2}[engine.dtype]
-    row = len(layers.depths) * model.hidden_size * width + 8
-    return ExtractPlan(options, engine, prompts, info, prompts.tokens * row)
+    return ExtractPlan(options, engine, prompts, info)
 
 
 def forbidden_ids(model: models.ModelFacts) -> frozenset[int]:

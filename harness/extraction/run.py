@@ -12,8 +12,9 @@ from harness.capture.protocol import Captured, Loaded, Request
 from harness.capture.session import EngineSession
 from harness.dataset.folder import OutputFolder
 from harness.dataset.prompt_set import PromptSet
+from harness.dataset.space import check_space
 from harness.errors import CheckFailed
-from harness.extraction._accept import Acceptance
+from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
 
@@ -111,6 +112,7 @@ def extract(plan: ExtractPlan, observer: Observer | None = None) -> ExtractResul
     with OutputFolder.open(plan.options.out, plan.info, plan.prompts) as folder:
         _forget_spool(folder.spool)
         missing = folder.missing
+        check_space(folder.path, plan.bytes_of(missing), samples=len(missing))
         run = _Run(plan, folder, watch)
         loaded: Loaded | None = None
         if missing:

@@ -19,7 +19,7 @@ from harness.dataset.prompt_set import PromptLimits, PromptSet
 from harness.engine_facts import Inspection
 from harness.errors import CheckFailed, EngineFailed, HarnessError, UsageError
 from harness.extraction import EngineOptions, open_session
-from harness.extraction._accept import Acceptance
+from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, plan_engine
 from harness.extraction.run import batches
 from harness.plugin.sample import LogprobCheck, Sample, read

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="needs the engine's interpreter (mak
 from safetensors.torch import load_file  # noqa: E402
 
 from harness.dataset.samples import read_sample  # noqa: E402
-from harness.extraction._accept import token_hash  # noqa: E402
+from harness.extraction.accept import token_hash  # noqa: E402
 from harness.inside.results import Results  # noqa: E402
 from harness.inside.spool import SpoolTask, SpoolWriter, row_faults  # noqa: E402
 

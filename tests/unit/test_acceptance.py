@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.capture.protocol import Captured
-from harness.extraction._accept import Acceptance, token_hash
+from harness.extraction.accept import Acceptance, token_hash
 
 IDS = [5, 6, 7]
 
