@@ -39,8 +39,8 @@ Symbol table '.dynsym' contains 9 entries:
      5: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cusparseLtInit
      6: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cuLaunchKernel
      7: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND ncclWeak
-     8: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaHelper
-     9: 0000000000012340    20 FUNC    GLOBAL DEFAULT   13 cudaHelper
+     8: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND ncclHelper
+     9: 0000000000012340    20 FUNC    GLOBAL DEFAULT   13 ncclHelper
 
 Version symbols section '.gnu.version' contains 9 entries:
   000:   0 (*local*)       4 (libcudart.so.13)   3 (GLIBC_2.2.5)   1 (*global*)
