@@ -188,6 +188,7 @@ class Reaper:
         now = time.monotonic()
         if now < self._next_look:
             return
+        begun = time.thread_time()
         tree = processes.descendants([os.getpid()])
         if tree != self._tree:
             self._tree = tree
@@ -196,8 +197,7 @@ class Reaper:
             fresh.write_text(json.dumps([process.to_json() for process in tree]), "utf-8")
             fresh.replace(path)
         # At most 2 % of one core, however many processes the machine runs.
-        cost = time.monotonic() - now
-        self._next_look = now + max(_TICK_S, 50 * cost)
+        self._next_look = now + max(_TICK_S, 50 * (time.thread_time() - begun))
 
     def _end_all(self) -> None:
         started = time.monotonic()

@@ -145,28 +145,36 @@ def test_worker_that_died_between_calls_fails_the_next_one(host: Host) -> None:
     assert error.failure.id == "host.worker-died"
 
 
-def test_worker_that_its_owner_collects_when_it_ends_is_noted_with_its_exit_code(
-    host: Host,
-) -> None:
-    error, _ = timed_failure(host, "short_worker", {"code": 3, "stay": 20})
+def test_worker_that_its_owner_collects_as_it_ends_is_noted_with_its_code(host: Host) -> None:
+    error, _ = timed_failure(host, "short_worker", {"code": 3, "collect": "at once", "stay": 20})
     assert error.failure.id == "host.worker-died"
     assert "Short" in error.failure.found
     assert "exit code 3" in error.failure.found
 
 
-def test_worker_that_ends_well_is_no_death(host: Host) -> None:
-    assert host.call("short_worker", {"code": 0}, deadline_s=20) == {"exitcode": 0}
+def test_watching_a_worker_leaves_its_exit_code_to_its_owner(host: Host) -> None:
+    params = {"code": 0, "collect": "later"}
+    assert host.call("short_worker", params, deadline_s=20) == {"exitcode": 0}
     assert host.call("echo", {}, deadline_s=5) == {}
 
 
-def test_death_of_the_engine_is_not_blamed_on_the_workers_it_takes_along(host: Host) -> None:
-    host.call("spawn_nested_worker", {}, deadline_s=20)
-    error, _ = timed_failure(host, "crash", {"signal": "SIGKILL"})
+def test_death_of_the_engine_is_not_blamed_on_the_workers_it_takes_along(tmp_path: Path) -> None:
+    with Host(hosts.spec(tmp_path, grace_s=1.5)) as host:
+        pids = host.call("spawn_nested_worker", {}, deadline_s=20)
+        worker = hosts.named([pids["worker"]])
+        os.kill(host.pid, signal.SIGKILL)
+        assert hosts.running_after(worker, 3) == []
+        assert host._launched is not None
+        until = time.monotonic() + 3
+        while not host._launched.notes.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert "Worker_TP1" in host._launched.notes.read_text()
+        error, _ = timed_failure(host, "echo", {})
     assert error.failure.id == "host.engine-died"
 
 
 def test_exit_of_the_engine_is_not_blamed_on_its_daemonic_workers(host: Host) -> None:
-    host.call("spawn_worker", {"daemon": True}, deadline_s=20)
+    host.call("spawn_daemonic_workers", {}, deadline_s=20)
     error, _ = timed_failure(host, "leave_politely", {"code": 3})
     assert error.failure.id == "host.engine-died"
 
@@ -175,12 +183,7 @@ def test_workers_ended_in_an_orderly_shutdown_are_no_deaths(tmp_path: Path) -> N
     mark = tmp_path / "mark"
     with Host(hosts.spec(tmp_path, env={"HOST_CHILD_SHUTDOWN_MARK": str(mark)})) as host:
         worker = hosts.named([host.call("spawn_worker", {}, deadline_s=20)["pid"]])
-        assert host._launched is not None
-        notes = host._launched.notes
-        kept = tmp_path / "notes"
-        os.link(notes, kept) if notes.exists() else None
-    assert mark.read_text() == "orderly"
-    assert not kept.exists() or kept.read_text() == ""
+    assert mark.read_text() == "no deaths"
     assert hosts.running(worker) == []
 
 

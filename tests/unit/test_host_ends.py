@@ -17,6 +17,7 @@ import pytest
 
 from harness.errors import EngineFailed
 from harness.host import Host, processes
+from harness.host.launch import Launched
 from harness.host.processes import Process
 from tests.unit import hosts
 
@@ -230,6 +231,31 @@ def test_sigkill_of_the_reaper_leaves_no_descendant(tmp_path: Path, keep_environ
         assert time.monotonic() - begun < 2
         assert caught.value.failure.id == "host.reaper-died"
         assert hosts.running_after(everyone, LIMIT_S) == []
+
+
+def test_engine_ends_with_its_reaper_although_nobody_looks(tmp_path: Path) -> None:
+    (tmp_path / "mute.py").write_text("import time\nwhile True: time.sleep(1)\n")
+    launched = Launched(hosts.spec(tmp_path, module="mute", env={"PYTHONPATH": str(tmp_path)}))
+    try:
+        until = time.monotonic() + 10
+        while launched.engine is None and time.monotonic() < until:
+            launched.wait_for_exit(0.05)
+        assert launched.engine is not None
+        engine = launched.engine
+        assert processes.alive(engine)
+        launched._reaper.kill()
+        assert hosts.running_after([engine], 2) == []
+    finally:
+        launched.end()
+
+
+def test_end_of_the_lifeline_alone_ends_the_engine(tmp_path: Path) -> None:
+    with Host(hosts.spec(tmp_path)) as host:
+        engine = hosts.named([host.pid])
+        assert host._launched is not None
+        assert host._launched._reaper.stdin is not None
+        host._launched._reaper.stdin.close()
+        assert hosts.running_after(engine, 3) == []
 
 
 def test_stopped_reaper_does_not_keep_the_engine_alive(tmp_path: Path) -> None:

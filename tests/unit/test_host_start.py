@@ -77,7 +77,7 @@ def test_child_gets_arguments_and_an_empty_private_folder_to_work_in(
 
 
 def test_child_has_one_socket_and_hides_it_from_its_own_children(about: dict[str, Any]) -> None:
-    assert about["sockets"] == 1
+    assert about["sockets"] == [False]
     assert "HARNESS_CONTROL_FD" not in about["environment"]
 
 
