@@ -202,7 +202,9 @@ def _check_mask(where: str, mask: Any, tokens: int) -> npt.NDArray[np.bool_]:
     place = _odd_mask_value(mask)
     if place is not None:
         bad("mask-values", expected, f"{show(mask[place])} at position {place}", where, fix)
-    return np.asarray(mask, dtype=np.bool_)
+    if isinstance(mask, list):
+        return np.frombuffer(bytes(mask), dtype=np.bool_)
+    return mask.astype(np.bool_)
 
 
 def _odd_mask_value(mask: Sequence[Any] | npt.NDArray[Any]) -> int | None:
@@ -211,7 +213,11 @@ def _odd_mask_value(mask: Sequence[Any] | npt.NDArray[Any]) -> int | None:
             return 0
         odd = (mask != 0) & (mask != 1)
         return int(odd.argmax()) if odd.any() else None
-    for place, value in enumerate(mask):
-        if type(value) not in (int, bool) or value not in (0, 1):
-            return place
-    return None
+    # The two sets settle nearly every mask; a mask is as long as its prompt, so this counts.
+    if set(map(type, mask)) <= {int, bool} and set(mask) <= {0, 1}:
+        return None
+    return next(
+        place
+        for place, value in enumerate(mask)
+        if type(value) not in (int, bool) or value not in (0, 1)
+    )
