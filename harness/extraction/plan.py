@@ -95,7 +95,8 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         Refused: It would fail, hang or be wrong here.
         NotComparable: The installed vLLM is unknown.
     """
-    model = models.read(options.model)
+    # Absolute: the engine works in a folder of its own.
+    model = models.read(options.model.absolute())
     seen = inspect(options.python)
     facts = seen.engine
     layers: LayerPlan | None = None

@@ -109,6 +109,9 @@ def extract(plan: ExtractPlan, observer: Observer | None = None) -> ExtractResul
         HarnessError: As :mod:`harness.errors` sorts them.
     """
     watch = observer or Silent()
+    if not plan.options.out.exists():
+        # Before the folder is made, so that a refusal leaves nothing behind.
+        check_space(plan.options.out, plan.bytes, samples=len(plan.prompts))
     with OutputFolder.open(plan.options.out, plan.info, plan.prompts) as folder:
         _forget_spool(folder.spool)
         missing = folder.missing

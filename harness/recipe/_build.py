@@ -34,5 +34,5 @@ def _check_names(settings: tuple[Setting, ...], context: Context) -> None:
             expected="an EngineArgs with every argument of the recipe",
             found=f"{engine.dist} {engine.vllm} without {', '.join(unknown)}",
             where="vllm/engine/arg_utils.py",
-            next="use a release of vLLM that the harness knows; `harness doctor` names the installed one",
+            next="harness doctor, then a release of vLLM that it knows",
         )

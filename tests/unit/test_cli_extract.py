@@ -1,0 +1,249 @@
+"""`harness extract` from its own command line, with an engine of arithmetic behind the real wire."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import models
+from tests.unit.interpreters import StandIn
+
+MODEL_LEN = "65"
+PLACEHOLDER_LINE = "placeholder"
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    models.make("kimi-k2.5-tiny", folder)
+    return folder
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path / "python")
+
+
+class Cli:
+    def __init__(self, folder: Path, model: Path, stand_in: StandIn) -> None:
+        self.out, self.model, self.stand_in = folder / "out", model, stand_in
+        self.prompts = folder / "prompts.jsonl"
+        self.write([{"id": f"p{n}", "input_ids": list(range(1, n + 2))} for n in range(12)])
+
+    def write(self, rows: list[Any]) -> None:
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        self.prompts.write_text("\n".join(lines) + "\n")
+
+    def command(self, *more: str) -> list[str]:
+        known = {
+            "--model": str(self.model),
+            "--prompts": str(self.prompts),
+            "--out": str(self.out),
+            "--layers": "1,3",
+            "--dtype": "float32",
+            "--max-model-len": MODEL_LEN,
+            "--python": str(self.stand_in.python),
+        }
+        given = [part for pair in known.items() if pair[0] not in more for part in pair]
+        return [sys.executable, "-m", "harness", "extract", *given, "--json", *more]
+
+    def __call__(self, *more: str) -> tuple[int, dict[str, Any], str]:
+        done = subprocess.run(
+            self.command(*more),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        lines = done.stdout.splitlines()
+        assert len(lines) <= 1, done.stdout
+        return done.returncode, json.loads(lines[0]) if lines else {}, done.stderr
+
+    def refused(self, code: int, id: str, *more: str) -> dict[str, str]:
+        """Run; expect this exit code and error, no engine, and nothing new on disk."""
+        before = sorted(self.out.parent.iterdir())
+        found, body, errors = self(*more)
+        assert (found, body.get("error", {}).get("id")) == (code, id), errors
+        assert sorted(self.out.parent.iterdir()) == before, "something was left behind"
+        assert not self.stand_in.loads, "an engine was started"
+        error: dict[str, str] = body["error"]
+        assert all(error[field] for field in ("expected", "found", "where", "next"))
+        assert error["found"] in " ".join(errors.split()) or error["found"] in errors
+        return error
+
+
+@pytest.fixture
+def cli(tmp_path: Path, checkpoint: Path, stand_in: StandIn) -> Cli:
+    return Cli(tmp_path, checkpoint, stand_in)
+
+
+def test_a_run_writes_every_sample_and_says_so_in_one_object(cli: Cli) -> None:
+    code, result, errors = cli("--spot-check-every", "4")
+    assert code == 0, errors
+    assert set(result) >= {"out", "samples", "tokens", "seconds", "tokens_per_s", "capture"}
+    assert (result["samples"], result["tokens"], result["checked"]) == (12, 78, 3)
+    names = {path.name for path in cli.out.glob("hs_*.safetensors")}
+    assert names == {f"hs_{n}.safetensors" for n in range(12)}
+    assert json.loads((cli.out / "run.json").read_text())["state"] == "complete"
+
+
+def test_a_second_run_starts_no_engine(cli: Cli) -> None:
+    assert cli()[0] == 0
+    code, result, _ = cli()
+    assert (code, result["kept"], result["samples"]) == (0, 12, 12)
+    assert cli.stand_in.loads == 1
+
+
+def test_a_lost_sample_is_made_again_and_only_that_one(cli: Cli) -> None:
+    assert cli()[0] == 0
+    kept = (cli.out / "hs_4.safetensors").stat().st_mtime_ns
+    (cli.out / "hs_7.safetensors").unlink()
+    code, result, _ = cli()
+    assert (code, result["kept"], result["samples"]) == (0, 11, 12)
+    assert (cli.out / "hs_4.safetensors").stat().st_mtime_ns == kept
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--layers", "1,4"), ("--layout", "raw"), ("--max-model-len", "7")]
+)
+def test_another_run_into_the_folder_is_refused(cli: Cli, option: str, value: str) -> None:
+    assert cli()[0] == 0
+    more = ("--truncate",) if option == "--max-model-len" else ()
+    code, body, _ = cli(option, value, *more)
+    assert code == 3
+    assert body["error"]["id"] == "dataset.other-run"
+    assert len(list(cli.out.glob("hs_*.safetensors"))) == 12
+
+
+def test_dry_run_starts_nothing_and_leaves_nothing(cli: Cli) -> None:
+    code, body, errors = cli("--dry-run")
+    assert code == 0, errors
+    assert body["layers"]["depths"] == [1, 3, 6]
+    assert not cli.stand_in.loads
+    assert not cli.out.exists()
+
+
+def test_a_failing_canary_writes_nothing(cli: Cli) -> None:
+    cli.stand_in.behave(canary="wrong")
+    code, body, _ = cli()
+    assert (code, body["error"]["id"]) == (1, "canary.failed")
+    assert not list(cli.out.glob("hs_*"))
+    assert not list((cli.out / ".spool").glob("*.safetensors"))
+
+
+def test_a_wrong_sample_is_not_published(cli: Cli) -> None:
+    cli.stand_in.behave(extract="wrong")
+    code, body, _ = cli()
+    assert (code, body["error"]["id"]) == (1, "extract.sample-refused")
+    assert not list(cli.out.glob("hs_*"))
+
+
+def test_a_dying_engine_is_exit_code_5_and_a_rerun_goes_on(cli: Cli) -> None:
+    cli.stand_in.behave(extract="die")
+    code, body, errors = cli()
+    assert code == 5, errors
+    assert body["error"]["id"] == "host.engine-died"
+    assert "SIGABRT" in body["error"]["found"]
+    cli.stand_in.behave()
+    assert cli()[0] == 0
+
+
+BAD_PROMPTS: list[tuple[str, list[Any], str]] = [
+    ("prompts.broken-line", [{"input_ids": [1]}, '{"input_ids": [1, 2'], "2"),
+    ("prompts.unknown-token", [{"input_ids": [1]}, {"input_ids": [5, 512]}], "2"),
+    ("prompts.empty", [{"input_ids": []}], "1"),
+    ("prompts.too-long", [{"input_ids": [7] * 65}], "1"),
+    ("prompts.loss-mask", [{"input_ids": [1, 2], "loss_mask": [1]}], "1"),
+    (PLACEHOLDER_LINE, [{"input_ids": [1, -1]}], "1"),
+]
+
+
+@pytest.mark.parametrize(("id", "rows", "line"), BAD_PROMPTS, ids=lambda value: str(value)[:30])
+def test_bad_prompts_name_their_line_before_any_engine(
+    cli: Cli, id: str, rows: list[Any], line: str
+) -> None:
+    if id == PLACEHOLDER_LINE:
+        rows = [{"input_ids": [1, models.read(cli.model).media_placeholder_id]}]
+    cli.write(rows)
+    code, body, errors = cli()
+    assert code == 2, errors
+    assert body["error"]["id"].startswith("prompts."), body
+    assert line in body["error"]["where"]
+    assert not cli.stand_in.loads
+    assert not cli.out.exists()
+
+
+def test_truncate_accepts_a_long_prompt(cli: Cli) -> None:
+    cli.write([{"id": "long", "input_ids": [7] * 200}])
+    code, result, errors = cli("--truncate")
+    assert code == 0, errors
+    assert result["tokens"] == 64
+    assert "long" in errors
+
+
+def test_a_missing_model_is_refused(cli: Cli) -> None:
+    cli.refused(2, "models.missing-folder", "--model", str(cli.model / "nowhere"))
+
+
+def test_a_config_without_layers_is_refused(cli: Cli, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(cli.model, bad)
+    config = json.loads((bad / "config.json").read_text())
+    del config["text_config"]["num_hidden_layers"]
+    (bad / "config.json").write_text(json.dumps(config))
+    assert (
+        "layers" in cli.refused(2, "models.config-without-layers", "--model", str(bad))["expected"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "id"),
+    [
+        ("1,1", "layers.duplicate"),
+        ("-1", "layers.negative"),
+        ("1,7", "layers.out-of-range"),
+        ("one", "layers.unknown-preset"),
+    ],
+)
+def test_bad_layers_are_refused_before_any_engine(cli: Cli, layers: str, id: str) -> None:
+    cli.refused(2, id, "--layers", layers)
+
+
+def test_depth_0_is_refused_for_native_capture_of_deepseek(cli: Cli) -> None:
+    code, body, _ = cli("--layers", "0,3")
+    assert (code, body["error"]["id"].split(".")[0]) == (3, "capture")
+    assert not cli.stand_in.loads
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_engine_and_keeps_whole_samples(
+    cli: Cli, number: signal.Signals
+) -> None:
+    cli.stand_in.behave(extract="hang")
+    process = subprocess.Popen(
+        cli.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    _wait_for(lambda: cli.stand_in.loads == 1)
+    time.sleep(1.0)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors
+    assert cli.stand_in.running() == []
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that in 30 s"
+        time.sleep(0.05)
