@@ -16,7 +16,6 @@ MARKERS = (
     "slow: takes longer than 20 seconds",
 )
 _FIXTURES = ("engine", "extraction")
-_GROUP = "harness-engine"
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,11 @@ def needs(item: pytest.Item) -> Needs:
     )
 
 
-def complete(item: pytest.Item, *, grouped: bool, timed: bool) -> None:
+def complete(item: pytest.Item, *, timed: bool) -> None:
     """Add the markers that follow from a test's fixtures and other markers.
 
     Args:
         item: A test that was just collected; ``-m`` has not looked at it yet.
-        grouped: Whether several processes share the tests.
         timed: Whether pytest-timeout is there.
     """
     found = needs(item)
@@ -69,19 +67,8 @@ def complete(item: pytest.Item, *, grouped: bool, timed: bool) -> None:
         item.add_marker(pytest.mark.engine)
     if found.gpus:
         item.add_marker(pytest.mark.gpu)
-    if grouped and found.alone:
-        item.add_marker(pytest.mark.xdist_group(_GROUP))
     if timed and found.session_engine:
         _time_the_test_only(item)
-
-
-def other_groups(item: pytest.Item) -> list[str]:
-    """Return groups that would take a test away from the process with the engine."""
-    names = [
-        str(mark.args[0] if mark.args else mark.kwargs.get("name", "default"))
-        for mark in item.iter_markers("xdist_group")
-    ]
-    return [name for name in names if name != _GROUP]
 
 
 def _uses_session_engine(item: pytest.Item) -> bool:

@@ -76,28 +76,22 @@ class HarnessSession:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Add markers that follow from others, before ``-m`` chooses."""
-        _marks.complete(item, grouped=self._processes > 1, timed=self._timed)
+        _marks.complete(item, timed=self._timed)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Refuse to share one engine among processes."""
-        if self._processes < 2:
-            return
+        """Refuse to share one engine, or the GPUs, among processes.
+
+        Not left to xdist's groups: with some releases of pytest they do not hold, and each
+        worker would load an engine.
+        """
         alone = [item for item in items if _marks.needs(item).alone]
-        if not alone:
-            return
-        if not self.config.getoption("loadgroup", False):
+        if self._processes > 1 and alone:
             self._refusal = (
-                f"{len(alone)} tests need an engine or a GPU and must share one process; next: "
-                "add --dist loadgroup (they then run on one worker), leave them out with "
-                "-m 'not engine and not gpu', or run them with -n 0"
+                f"{len(alone)} tests need an engine or GPUs and cannot be spread over "
+                f"{self._processes} processes; next: -m 'not engine and not gpu' for the others "
+                "in parallel, then -m 'engine or gpu' without -n"
             )
-        for item in alone:
-            if groups := _marks.other_groups(item):
-                self._refusal = (
-                    f"{item.nodeid} needs the engine's process and is in the xdist_group "
-                    f"{groups[0]}; next: take it out of that group"
-                )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

@@ -12,6 +12,7 @@ from harness.capture.protocol import Request
 from harness.data import data_path
 from harness.dataset.folder import OutputFolder
 from harness.dataset.manifest import ManifestLine
+from harness.dataset.space import check_space
 from harness.errors import UsageError
 from harness.extraction import ExtractOptions, ExtractPlan, ExtractResult, make_plan
 from harness.extraction.run import batches
@@ -112,6 +113,7 @@ def run_extraction(engine: Engine, prompts: Path | None, out: Path) -> Extractio
     seconds, tokens, size, checked, sent = 0.0, 0, 0, 0, 0
     with OutputFolder.open(out, plan.info, plan.prompts) as folder:
         missing = folder.missing
+        check_space(folder.path, plan.bytes_of(missing), samples=len(missing))
         folder.record(versions=loaded.versions, engine=_engine_record(engine))
         for batch in batches(plan.prompts, missing, engine.batch_tokens):
             requests = [

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from harness import models
 from harness.dataset.conversations import (
@@ -25,6 +24,8 @@ from harness.dataset.prompts import PromptLimits, read_prompts
 from harness.errors import UsageError
 
 pytestmark = pytest.mark.engine
+
+Tokenizer = pytest.importorskip("tokenizers", reason="comes with the engine").Tokenizer
 
 PYTHON = Path(sys.executable)
 ROOT = Path(__file__).parents[2]
