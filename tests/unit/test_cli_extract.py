@@ -1,4 +1,4 @@
-"""`harness extract` from its own command line, with an engine of arithmetic behind the real wire."""
+"""`harness extract` from its command line, with an engine of arithmetic behind the wire."""
 
 from __future__ import annotations
 
