@@ -21,7 +21,7 @@ import time
 from multiprocessing import connection, process, util
 from typing import Any
 
-_TICK_S = 0.5
+_TICK_S = 0.2
 _PAUSE_S = 0.02
 _COLLECTED_BY_OTHERS_S = 1.0
 _STDERR_FD = 2
@@ -32,7 +32,8 @@ def watch_children(path: str | None = None) -> Watcher:
     """Start a daemon thread that notes abnormal ends of this process's children.
 
     Children are those of :mod:`multiprocessing`, present and future; new ones are
-    found within half a second. Also registers :func:`stacks_on_signal`.
+    found within 0.2 s, and one that ends and is collected sooner is missed. Also registers
+    :func:`stacks_on_signal`.
 
     Args:
         path: File to append to; by default the one named by ``HARNESS_DEATH_NOTES``. Without
@@ -79,7 +80,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Note nothing more; the thread ends within half a second."""
+        """Note nothing more; the thread ends within 0.2 s."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -188,8 +188,13 @@ def test_deadline_cuts_native_code_that_holds_the_interpreter_lock(host: Host) -
 
 def test_deadline_holds_while_events_keep_coming(host: Host) -> None:
     seen: list[dict[str, Any]] = []
+
+    def slower_than_the_engine(event: dict[str, Any]) -> None:
+        seen.append(event)
+        time.sleep(0.02)
+
     begun = time.monotonic()
-    error = failure_of(host, "count_forever", deadline_s=1, on_event=seen.append)
+    error = failure_of(host, "count_forever", deadline_s=1, on_event=slower_than_the_engine)
     assert time.monotonic() - begun < 1 + 1.5
     assert error.failure.id == "host.deadline"
     assert [event["number"] for event in seen] == list(range(len(seen)))
