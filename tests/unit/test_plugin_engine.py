@@ -254,11 +254,17 @@ def test_engine_is_ended_however_the_session_ends(
 
 def test_interrupt_during_the_load_ends_the_engine(inner: Inner) -> None:
     inner.python.behave(load="hang")
-    result = inner.run_apart("""
-        import os, signal, threading
+    result = inner.run_apart(f"""
+        import os, signal, threading, time
+        from pathlib import Path
+
+        def interrupt():
+            while not Path("{inner.python.folder}/loads").exists():
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGINT)
 
         def test_interrupted(request):
-            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Thread(target=interrupt, daemon=True).start()
             request.getfixturevalue("engine")
     """)
     assert result.ret == pytest.ExitCode.INTERRUPTED
