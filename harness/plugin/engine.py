@@ -29,6 +29,7 @@ DEFAULT_MODEL_LEN = 1024
 """Longest request where nothing is set: tests are short, and a longer one costs memory."""
 
 _BATCH_STEPS = 16
+_REASON = 240
 TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
@@ -249,7 +250,8 @@ def reason(failure: BaseException | None) -> str:
         name, text = type(failure).__name__, str(failure)
     # The host appends the log's last lines, which the first failure has shown already.
     first = (text.splitlines() or ["no message"])[0]
-    return f"{name}: {first.removesuffix('; last log lines:')}"
+    first = first.removesuffix("; last log lines:")
+    return f"{name}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
 
 
 def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:

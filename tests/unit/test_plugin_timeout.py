@@ -67,6 +67,19 @@ def test_call_cut_off_by_a_limit_puts_the_engine_out_of_use(inner: Inner) -> Non
     assert not inner.python.running()
 
 
+def test_limit_that_ends_pytest_itself_ends_the_engine_too(inner: Inner) -> None:
+    inner.python.behave(extract="hang")
+    source = """
+        def test_hanging(engine):
+            engine.hidden_states([[1, 2]])
+    """
+    result = inner.run_apart(source, *TIMEOUT, "--timeout-method=thread")
+    assert result.ret == 1
+    assert "passed" not in result.stdout.str()
+    assert len(inner.python.engines()) == 1
+    assert not inner.python.running(seconds=15)
+
+
 def test_limit_that_asks_for_the_fixtures_too_gets_them(inner: Inner) -> None:
     inner.python.behave(load="slow")
     result = inner.run(
