@@ -192,7 +192,7 @@ def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
 
 def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> str | None:
     block = text.get("quantization_config") or config.get("quantization_config")
-    if not isinstance(block, dict):
+    if not isinstance(block, dict) or not block:
         return None
     method = str(block.get("quant_method", "unknown"))
     groups = block.get("config_groups")

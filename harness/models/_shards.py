@@ -111,7 +111,8 @@ def check_shards(path: str | os.PathLike[str]) -> str:
     if index.raw is not None:
         _compare(folder, index.weight_map, held)
     agree = "; headers, sizes and index agree" if index.raw else "; header and size agree"
-    return f"{len(names)} shards, {len(held)} tensors, {size / 1e9:.3f} GB{agree}"
+    number = "1 shard" if len(names) == 1 else f"{len(names)} shards"
+    return f"{number}, {len(held)} tensors, {size / 1e9:.3f} GB{agree}"
 
 
 def _add(state: Any, label: bytes, content: bytes) -> None:

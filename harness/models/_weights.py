@@ -12,7 +12,7 @@ from harness.models._stream import on_bfloat16_grid, permutation, uniform
 from harness.models._tensors import Kind, TensorSpec
 
 _NORM_WIDTH = 0.25
-_CORRECTION_STEP = 0.0625
+_CORRECTION_STEP = 0.1
 
 
 def values(spec: TensorSpec, key: str) -> npt.NDArray[np.float32]:
