@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.dataset._files import digest
-from harness.dataset.arrow import write_prompts
+from harness.dataset.arrow import folder_checksums, write_prompts
 from harness.dataset.prompt_set import PromptSet
 from harness.dataset.prompts import read_prompts
 from harness.dataset.run_info import encode_run, read_run
@@ -159,6 +159,21 @@ def rewrite_masks(out: Path, *, flip_of: int) -> None:
     sign_arrow(out, read_prompts(path, limits=LIMITS))
 
 
+def wrong_seq_len(out: Path) -> None:
+    import pyarrow as pa
+
+    path = out / ARROW_DATA
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        table = reader.read_all()
+    lengths = table["seq_len"].to_pylist()
+    lengths[2] -= 1
+    changed = table.set_column(2, table.schema.field(2), [lengths])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(changed)
+    files = folder_checksums(path.parent)
+    sign_run(out, lambda run: run.update(arrow=files))
+
+
 def rewrite_prompts(out: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
     rows = prompt_rows(COUNT)
     change(rows)
@@ -166,9 +181,10 @@ def rewrite_prompts(out: Path, change: Callable[[list[dict[str, Any]]], Any]) ->
     sign_arrow(out, read_prompts(path, limits=LIMITS))
 
 
+ARROW_DATA = "prompts_arrow/data-00000-of-00001.arrow"
+
 # What is done to a good folder, and one (id, check) that must be among the findings.
 Corruption = tuple[str, Callable[[Path], Any], str, str]
-ARROW_DATA = "prompts_arrow/data-00000-of-00001.arrow"
 CATALOGUE: list[Corruption] = [
     # the sample files
     ("last bit of a sample", lambda o: flip(sample(o, 2)), "p2", "checksum"),
@@ -344,6 +360,7 @@ CATALOGUE: list[Corruption] = [
         "prompts_arrow/x",
         "arrow-checksum",
     ),
+    ("another seq_len, signed", wrong_seq_len, "p2", "seq-len"),
     ("a given mask changed, signed", lambda o: rewrite_masks(o, flip_of=1), "p1", "loss-mask"),
     ("an absent mask changed, signed", lambda o: rewrite_masks(o, flip_of=0), "p0", "loss-mask"),
     (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.dataset._files import atomic_write
 from harness.dataset.folder import OutputFolder
 from harness.dataset.manifest import parse_line, read_manifest
 from harness.dataset.prompt_set import PromptSet
@@ -220,6 +221,13 @@ def test_manifest_without_a_run_is_foreign(out: Path, prompts: PromptSet) -> Non
     assert refusal(out, prompts).failure.id == "dataset.foreign-folder"
 
 
+def test_somebody_elses_manifest_is_not_overwritten(out: Path, prompts: PromptSet) -> None:
+    out.mkdir()
+    (out / "manifest.jsonl").write_text('{"of": "another tool"}\n')
+    assert refusal(out, prompts).failure.id == "dataset.foreign-folder"
+    assert [path.name for path in out.iterdir()] == ["manifest.jsonl"]
+
+
 def test_file_in_the_place_of_the_folder_is_refused(out: Path, prompts: PromptSet) -> None:
     out.write_text("a file")
     assert refusal(out, prompts).failure.id == "dataset.not-a-folder"
@@ -336,6 +344,70 @@ def test_damaged_sample_is_removed_and_made_again(
         assert folder.missing == [2]
         assert not (out / "hs_2.safetensors").exists()
         assert [line.index for line in read_manifest(out).lines] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("field", ["id", "tokens", "loss_mask", "dtype"])
+def test_manifest_line_of_another_prompt_is_not_trusted(
+    out: Path, prompts: PromptSet, field: str
+) -> None:
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        publish(folder, prompts, 0)
+        publish(folder, prompts, 1)
+    manifest = out / "manifest.jsonl"
+    first, second = (json.loads(text) for text in manifest.read_text().splitlines())
+    wrong = {"id": "p4", "tokens": 3, "loss_mask": None, "dtype": "float16"}
+    second[field] = wrong[field]
+    manifest.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        assert folder.missing == [1, 2, 3, 4]
+        assert "does not fit" in folder.healed.dropped[0][1]
+
+
+def test_line_beyond_the_prompts_is_dropped_with_its_file(out: Path, prompts: PromptSet) -> None:
+    build(out, prompts)
+    manifest = out / "manifest.jsonl"
+    extra = json.loads(manifest.read_text().splitlines()[0])
+    extra.update(index=9, file="hs_9.safetensors", id="p9")
+    with manifest.open("a") as file:
+        file.write(json.dumps(extra) + "\n")
+    (out / "hs_9.safetensors").write_bytes((out / "hs_0.safetensors").read_bytes())
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        assert folder.missing == []
+    assert not (out / "hs_9.safetensors").exists()
+    assert len(read_manifest(out).lines) == 5
+
+
+def test_garbage_behind_good_lines_is_cleaned_away(out: Path, prompts: PromptSet) -> None:
+    build(out, prompts)
+    manifest = out / "manifest.jsonl"
+    good = manifest.read_bytes()
+    for garbage in (b'{"id": "p', b"\0\0\0\0\n", b"\n"):
+        manifest.write_bytes(good + garbage)
+        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+            assert folder.missing == []
+        assert manifest.read_bytes() == good
+
+
+def test_atomic_write_shows_the_old_content_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    reader = path.open("rb")
+    atomic_write(path, b"new and longer")
+    # Who opened the old file still reads the old file: it was replaced, not written over.
+    assert reader.read() == b"old"
+    reader.close()
+    assert path.read_bytes() == b"new and longer"
+
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        atomic_write(path, b"newer")
+    assert path.read_bytes() == b"new and longer"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
 
 
 def test_torn_last_manifest_line_is_healed(out: Path, prompts: PromptSet) -> None:

@@ -145,13 +145,20 @@ def test_dataset_without_rows_is_an_error(tmp_path: Path) -> None:
     assert refusal(save_table(tmp_path / "d", {"input_ids": empty})).id == "prompts.empty-file"
 
 
-@pytest.mark.parametrize(
-    "state", ["{", "[]", "{}", '{"_data_files": [{"filename": "../x.arrow"}]}']
-)
+@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"_data_files": [1]}'])
 def test_broken_state_file_is_an_error(tmp_path: Path, state: str) -> None:
     folder = save_table(tmp_path / "d", {"input_ids": [[1]]})
     (folder / "state.json").write_text(state)
     assert refusal(folder).id == "prompts.broken-dataset"
+
+
+def test_data_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = save_table(tmp_path / "d", {"input_ids": [[1]]})
+    next(folder.glob("*.arrow")).rename(tmp_path / "x.arrow")
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "../x.arrow"}]}')
+    failure = refusal(folder)
+    assert failure.id == "prompts.broken-dataset"
+    assert "outside" in failure.found
 
 
 @pytest.mark.parametrize("keep", [None, 0, 100, 250])
