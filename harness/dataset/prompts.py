@@ -6,9 +6,12 @@ writes), and JSONL with conversations, which a child process must tokenise first
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from harness.dataset import _jsonl
 from harness.dataset._prompt_builder import PromptBuilder, bad
@@ -21,6 +24,7 @@ __all__ = [
     "PromptLimits",
     "PromptSet",
     "detect_source",
+    "prompts_of",
     "read_prompts",
 ]
 
@@ -63,6 +67,26 @@ def read_prompts(
     else:
         _jsonl.add_lines(_tokenised(path, tokenise), builder)
     return builder.build(kind=kind, path=path)
+
+
+def prompts_of(
+    ids: Sequence[Sequence[int] | npt.NDArray[np.integer[Any]]], *, limits: PromptLimits
+) -> PromptSet:
+    """Check token ids that are in memory already.
+
+    Args:
+        ids: Token ids of each prompt; they are named ``prompt 0``, ``prompt 1`` and so on.
+        limits: What the model and the engine accept.
+
+    Raises:
+        UsageError: Ids ``prompts.*``; names the prompt.
+    """
+    builder = PromptBuilder(limits)
+    for number, given in enumerate(ids):
+        # A list or an array is what a file would give.
+        row = given if isinstance(given, np.ndarray) else list(given)
+        builder.add(f"prompt {number}", None, row, None)
+    return builder.build(kind="jsonl", path=Path("prompts"))
 
 
 def detect_source(path: Path) -> PromptKind:

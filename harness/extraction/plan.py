@@ -87,7 +87,8 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
 
     Args:
         options: What is asked.
-        longest_prompt: Tokens of the longest prompt; None for the model's own limit.
+        longest_prompt: Tokens of the longest prompt; None where only the canary is sent, or
+            where ``options.max_model_len`` says it.
         spool: Where samples will appear.
 
     Raises:

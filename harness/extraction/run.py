@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from harness.host import Host, HostSpec
 
 PRELOAD = "HARNESS_PRELOAD"
 _MAX_BATCH_PROMPTS = 256
+_RUNS = itertools.count()
 
 
 class Observer(Protocol):
@@ -98,12 +100,23 @@ def open_session(
     return EngineSession(Host(spec), plan.session)
 
 
-def extract(plan: ExtractPlan, observer: Observer | None = None) -> ExtractResult:
+def extract(
+    plan: ExtractPlan,
+    observer: Observer | None = None,
+    *,
+    session: EngineSession | None = None,
+) -> ExtractResult:
     """Carry out an extraction.
 
     A sample gets its final name only after the engine was proved by the canary and the
     sample itself was accepted. A run that ends early keeps its whole samples; the same
     call goes on from there.
+
+    Args:
+        plan: What to do.
+        observer: Hears of the progress.
+        session: An engine that is loaded already, as the plan says; it stays open. By
+            default one is loaded for this run, where anything is left to do, and ended after it.
 
     Raises:
         HarnessError: As :mod:`harness.errors` sorts them.
@@ -117,19 +130,18 @@ def extract(plan: ExtractPlan, observer: Observer | None = None) -> ExtractResul
         missing = folder.missing
         check_space(folder.path, plan.bytes_of(missing), samples=len(missing))
         run = _Run(plan, folder, watch)
-        loaded: Loaded | None = None
-        if missing:
-            session = open_session(plan.engine, log=folder.path / "engine.log")
-            with session:
-                watch.stage("load", f"{plan.options.engine.model}")
-                loaded = session.load()
-                folder.record(versions=loaded.versions, engine=_engine_record(plan, loaded))
+        if missing and session is not None:
+            run.capture(session, missing)
+        elif missing:
+            with open_session(plan.engine, log=folder.path / "engine.log") as own:
+                watch.stage("load", f"{plan.engine.options.model}")
+                own.load()
                 watch.stage("canary")
-                session.require_proof()
+                own.require_proof()
                 watch.stage("capture", f"{len(missing)} prompts")
-                run.capture(session, missing)
+                run.capture(own, missing)
         folder.finish(seconds=run.seconds)
-    return run.result(loaded, kept=len(plan.prompts) - len(missing))
+    return run.result(kept=len(plan.prompts) - len(missing))
 
 
 def batches(prompts: PromptSet, indices: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -166,8 +178,15 @@ class _Run:
         self.bytes = 0
         self.samples = 0
         self.checked = 0
+        self._loaded: Loaded | None = None
+        # A session may serve several runs; a key names one sample of one run.
+        self._prefix = f"{next(_RUNS)}-"
 
     def capture(self, session: EngineSession, missing: Sequence[int]) -> None:
+        self._loaded = session.loaded
+        if self._loaded is not None:
+            record = _engine_record(self._plan, self._loaded)
+            self._folder.record(versions=self._loaded.versions, engine=record)
         prompts, every = self._plan.prompts, self._plan.options.spot_check_every
         budget = self._plan.options.batch_tokens or 16 * self._plan.engine.session.token_budget
         started = time.monotonic()
@@ -175,7 +194,7 @@ class _Run:
         for batch in batches(prompts, missing, budget):
             requests = [
                 Request(
-                    key=str(index),
+                    key=f"{self._prefix}{index}",
                     input_ids=prompts[index].token_list(),
                     check=every > 0 and (done + place) % every == 0,
                 )
@@ -186,7 +205,7 @@ class _Run:
             self.seconds = time.monotonic() - started
 
     def _publish(self, sample: Captured) -> None:
-        index = int(sample.key)
+        index = int(sample.key.removeprefix(self._prefix))
         prompt = self._plan.prompts[index]
         findings = self._gate.check(sample, prompt.id, prompt.token_list())
         if findings:
@@ -206,7 +225,8 @@ class _Run:
         self.checked += sample.logprobs is not None
         self._observer.progress(self.samples, self.tokens, self.bytes)
 
-    def result(self, loaded: Loaded | None, *, kept: int) -> ExtractResult:
+    def result(self, *, kept: int) -> ExtractResult:
+        loaded = self._loaded
         return ExtractResult(
             out=self._folder.path,
             samples=len(self._folder.whole),

@@ -14,11 +14,17 @@ import numpy.typing as npt
 from harness import models
 from harness.capture.protocol import BatchTimes, Captured, Loaded, Request
 from harness.capture.session import Deadlines, EngineSession
-from harness.dataset._prompt_builder import PromptBuilder
 from harness.dataset.prompt_set import PromptLimits, PromptSet
+from harness.dataset.prompts import prompts_of
 from harness.engine_facts import Inspection
 from harness.errors import CheckFailed, EngineFailed, HarnessError, UsageError
-from harness.extraction import EngineOptions, open_session
+from harness.extraction import (
+    EngineOptions,
+    ExtractPlan,
+    ExtractResult,
+    extract,
+    open_session,
+)
 from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, plan_engine
 from harness.extraction.run import batches
@@ -204,17 +210,22 @@ class Engine:
 
     def _read(self, prompts: Sequence[TokenIds]) -> PromptSet:
         spec = self.plan.session
-        builder = PromptBuilder(
-            PromptLimits(
-                vocab_size=spec.vocab_size,
-                max_tokens=spec.max_prompt_tokens,
-                forbidden_ids=spec.forbidden_ids,
-            )
+        limits = PromptLimits(
+            vocab_size=spec.vocab_size,
+            max_tokens=spec.max_prompt_tokens,
+            forbidden_ids=spec.forbidden_ids,
         )
-        for number, ids in enumerate(prompts):
-            given = ids if isinstance(ids, np.ndarray) else list(ids)
-            builder.add(f"prompt {number}", None, given, None)
-        return builder.build(kind="jsonl", path=Path("prompts"))
+        return prompts_of(prompts, limits=limits)
+
+    def extract(self, plan: ExtractPlan) -> ExtractResult:
+        """Send a plan's prompts through this engine into a dataset folder.
+
+        Raises:
+            CheckFailed: ``extract.sample-refused``; this engine is out of use then.
+            HarnessError: As :func:`harness.extraction.extract` raises.
+        """
+        with self._use():
+            return extract(plan, session=self._session)
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
-from harness.capture.protocol import Request
 from harness.data import data_path
-from harness.dataset.folder import OutputFolder
-from harness.dataset.manifest import ManifestLine
-from harness.dataset.space import check_space
+from harness.dataset.manifest import ManifestLine, read_manifest
 from harness.errors import UsageError
 from harness.extraction import ExtractOptions, ExtractPlan, ExtractResult, make_plan
-from harness.extraction.run import batches
 from harness.plugin.engine import Engine
 from harness.plugin.sample import Sample, read
 
@@ -108,50 +103,6 @@ def run_extraction(engine: Engine, prompts: Path | None, out: Path) -> Extractio
     source = data_path(CANNED_PROMPTS) if prompts is None else prompts
     options = ExtractOptions(engine=engine.plan.options, prompts=source, out=out)
     plan = replace(make_plan(options), engine=engine.plan)
-    loaded = engine.loaded
-    started = time.monotonic()
-    seconds, tokens, size, checked, sent = 0.0, 0, 0, 0, 0
-    with OutputFolder.open(out, plan.info, plan.prompts) as folder:
-        missing = folder.missing
-        check_space(folder.path, plan.bytes_of(missing), samples=len(missing))
-        folder.record(versions=loaded.versions, engine=_engine_record(engine))
-        for batch in batches(plan.prompts, missing, engine.batch_tokens):
-            requests = [
-                Request(
-                    f"extraction-{index}",
-                    plan.prompts[index].token_list(),
-                    check=place % options.spot_check_every == 0,
-                )
-                for place, index in enumerate(batch, start=sent)
-            ]
-            sent += len(batch)
-            files, _ = engine.capture(requests, [plan.prompts[index].id for index in batch])
-            for index, file in zip(batch, files, strict=True):
-                folder.publish(file.path, index, checksum=file.checksum, bytes=file.bytes)
-                tokens += file.rows
-                size += file.bytes
-                checked += file.logprobs is not None
-            seconds = time.monotonic() - started
-        folder.finish(seconds=seconds)
-        manifest = tuple(folder.whole[index] for index in sorted(folder.whole))
-    result = ExtractResult(
-        out=folder.path,
-        samples=len(manifest),
-        tokens=sum(line.tokens for line in manifest),
-        kept=len(plan.prompts) - len(missing),
-        seconds=round(seconds, 4),
-        tokens_per_s=round(tokens / seconds, 1) if seconds else 0.0,
-        load_seconds=round(sum(loaded.seconds.values()), 2),
-        capture=engine.plan.session.name,
-        checked=checked,
-        bytes=size,
-    )
-    return Extraction(folder.path, plan, result, manifest)
-
-
-def _engine_record(engine: Engine) -> dict[str, Any]:
-    return {
-        **engine.plan.recipe.to_json(),
-        "resolved": dict(engine.loaded.resolved),
-        "workers": [dict(worker) for worker in engine.loaded.workers],
-    }
+    result = engine.extract(plan)
+    manifest = sorted(read_manifest(result.out).lines, key=lambda line: line.index)
+    return Extraction(result.out, plan, result, tuple(manifest))
