@@ -63,7 +63,7 @@ def check_sample(
     findings += _tokens(sample, np.asarray(token_ids), np.asarray(expected_ids))
     if hidden.size == 0 or len(depths) != hidden.shape[1]:
         return findings
-    bits = np.ascontiguousarray(hidden).view(unsigned)
+    bits = hidden.view(unsigned)
     high, low, top = _extremes(bits, signed)
     sign = 1 << (8 * bits.dtype.itemsize - 1)
     # Floats order like their bits: as signed numbers among the positive ones, as unsigned

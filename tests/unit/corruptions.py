@@ -293,6 +293,12 @@ CATALOGUE: list[Corruption] = [
     ("another token count", lambda o: sign_line(o, 0, {"tokens": 3}), "p0", "tokens"),
     ("another dtype in a line", lambda o: sign_line(o, 0, {"dtype": "float16"}), "p0", "dtype"),
     (
+        "another size in a line",
+        lambda o: sign_line(o, 0, {"bytes": sample(o, 0).stat().st_size + 1}),
+        "p0",
+        "bytes",
+    ),
+    (
         "another mask in a line",
         lambda o: sign_line(o, 1, {"loss_mask": digest(b"")}),
         "p1",

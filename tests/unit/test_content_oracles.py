@@ -185,6 +185,13 @@ def test_padding_embedding_of_zeros_is_legal_at_depth_zero_only() -> None:
     assert checks(check(hidden, depths=(0, 3, 6), **same)) == ["zero-row"]
 
 
+def test_a_whole_column_of_zeros_is_no_padding() -> None:
+    hidden, ids = rows(), np.zeros(TOKENS, int)
+    hidden[:, 0] = 0.0
+    found = check(hidden, depths=(0, 3, 6), token_ids=ids, expected_ids=ids)
+    assert checks(found) == ["zero-row"]
+
+
 def test_a_view_that_is_not_contiguous_is_checked_alike() -> None:
     wide = np.random.default_rng(0).normal(size=(TOKENS, 6, WIDTH)).astype(np.float32)
     wide[4, 2] = 0.0
@@ -315,6 +322,16 @@ def test_memory_stays_bounded_and_a_copied_sample_is_still_found() -> None:
     (finding,) = oracle.findings()
     assert finding.id == "copy"
     assert "of 5 " in finding.found
+
+
+def test_a_copy_of_a_short_sample_is_found_however_far_rows_are_thinned() -> None:
+    oracle = CrossSample(max_rows=20)
+    for seed in range(100):
+        oracle.add(str(seed), rows(seed, 4), token_ids(seed, 4), depths=DEPTHS)
+    for seed in range(30):
+        oracle.add(f"copy{seed}", rows(seed, 4), token_ids(500 + seed, 4), depths=DEPTHS)
+    assert oracle.level >= 4
+    assert {finding.id for finding in oracle.findings()} == {f"copy{seed}" for seed in range(30)}
 
 
 def test_thinning_keeps_the_promised_share_of_repeated_rows() -> None:
