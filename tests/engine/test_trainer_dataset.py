@@ -19,7 +19,9 @@ import json, sys, warnings
 from pathlib import Path
 import torch
 from hs_connectors import FileTransfer
+from safetensors.torch import load_file
 from speculators.train.data import ArrowDataset
+from harness.dataset.samples import read_sample
 
 warnings.simplefilter("error", UserWarning)
 for out in map(Path, sys.argv[1:]):
@@ -38,6 +40,10 @@ for out in map(Path, sys.argv[1:]):
             "mask": item["loss_mask"].tolist(),
             "length": data.approx_lengths[i],
         })
+    for path in sorted(out.glob("hs_*")):
+        ours, theirs = read_sample(path).to_torch(), load_file(path)["hidden_states"]
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
     print(json.dumps(rows))
 """
 
@@ -55,6 +61,7 @@ def test_the_trainers_own_dataset_class_loads_the_folder_in_full(tmp_path: Path)
         [sys.executable, "-c", TRAINER, *map(str, folders)],
         capture_output=True,
         text=True,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
         check=False,
     )

@@ -234,6 +234,13 @@ def test_file_in_the_place_of_the_folder_is_refused(out: Path, prompts: PromptSe
     assert out.read_text() == "a file"
 
 
+def test_folder_that_cannot_be_read_is_refused(out: Path, prompts: PromptSet) -> None:
+    out.symlink_to(out)
+    failure = refusal(out, prompts).failure
+    assert failure.id == "dataset.unreachable"
+    assert "symbolic links" in failure.found
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', "\xff"])
 def test_unreadable_run_file_is_refused(out: Path, prompts: PromptSet, text: str) -> None:
     build(out, prompts)
@@ -492,6 +499,37 @@ def test_sample_shorter_than_its_writer_said_is_not_published(
         assert caught.value.failure.id == "dataset.short-sample"
         assert not list(out.glob("hs_*"))
         assert read_manifest(out).data == b""
+
+
+def test_spool_file_that_is_gone_is_one_clear_error(out: Path, prompts: PromptSet) -> None:
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        with pytest.raises(CheckFailed, match=r"dataset\.io-error") as caught:
+            folder.publish(folder.spool / "0.safetensors", 0, checksum="blake3:", bytes=1)
+        assert caught.value.failure.where.endswith("0.safetensors")
+        assert folder.missing == [0, 1, 2, 3, 4]
+
+
+def test_manifest_is_synced_now_and_then_and_at_the_end(
+    out: Path, prompts: PromptSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def watch(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    monkeypatch.setattr("os.fsync", watch)
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        synced.clear()
+        publish(folder, prompts, 0)
+        assert synced == []
+        monkeypatch.setattr("harness.dataset.folder._SYNC_S", 0.0)
+        publish(folder, prompts, 1)
+        assert synced == ["manifest.jsonl", "out"]
+        synced.clear()
+        folder.finish(seconds=1.0)
+        assert synced[:2] == ["manifest.jsonl", "out"]
 
 
 def test_one_prompt_cannot_be_published_twice(out: Path, prompts: PromptSet) -> None:

@@ -141,6 +141,31 @@ def publish_until_full(folder: OutputFolder, paths: list[Path]) -> tuple[int, Fa
     pytest.fail("the disk never got full")
 
 
+def test_copy_from_another_disk_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    prompts = make_prompts(tmp_path)
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        out = disk / "out"
+        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+            path = tmp_path / "0.safetensors"  # the spool is on the large disk
+            path.write_bytes(b"x" * 300_000)
+            fill(disk, leave=100_000)
+            with pytest.raises(Refused) as caught:
+                folder.publish(path, 0, checksum=file_checksum(path), bytes=300_000)
+            assert caught.value.failure.id == "dataset.disk-full"
+            assert path.stat().st_size == 300_000
+            assert not list(out.glob("*hs_*"))
+            assert not list(out.glob(".*.part"))
+
+
+def test_disk_without_room_for_more_files_is_refused(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "200m,nr_inodes=50") as disk:
+        check_space(disk, 1000, samples=10)
+        with pytest.raises(Refused) as caught:
+            check_space(disk, 1000, samples=100)
+        assert caught.value.failure.id == "dataset.no-space"
+        assert "files" in caught.value.failure.found
+
+
 def test_start_on_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     prompts = make_prompts(tmp_path)
     with small_disk(tmp_path / "disk", "1m") as disk:

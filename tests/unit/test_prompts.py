@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dataset.prompts import PromptLimits, PromptSet, read_prompts
+from harness.dataset.prompts import PromptLimits, PromptSet, prompts_of, read_prompts
 from harness.errors import ExitCode, UsageError
 from tests.unit.datasets import LIMITS, VOCAB, make_prompts, prompt_rows, write_lines
 
@@ -184,6 +184,18 @@ def test_null_mask_is_no_mask_and_booleans_are_a_mask(tmp_path: Path) -> None:
     assert first.loss_mask is None
     assert second.loss_mask is not None
     assert second.loss_mask.tolist() == [0, 1]
+
+
+def test_ids_in_memory_are_held_to_the_same_rules(tmp_path: Path) -> None:
+    prompts = prompts_of([[1, 2], np.array([3, 4, 5], np.int32), (6,)], limits=LIMITS)
+    assert [p.token_list() for p in prompts] == [[1, 2], [3, 4, 5], [6]]
+    path = write_lines(tmp_path / "p.jsonl", [{"input_ids": p.token_list()} for p in prompts])
+    assert prompts.fingerprint == read_prompts(path, limits=LIMITS).fingerprint
+    for wrong, id in (([VOCAB], "id-out-of-vocabulary"), ([1.5], "bad-ids"), ([], "empty-prompt")):
+        with pytest.raises(UsageError) as caught:
+            prompts_of([[1], wrong], limits=LIMITS)  # type: ignore[list-item]
+        assert caught.value.failure.id == f"prompts.{id}"
+        assert caught.value.failure.where == "prompt 1"
 
 
 def test_truncate_cuts_ids_and_mask_and_says_so(tmp_path: Path) -> None:

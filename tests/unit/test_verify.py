@@ -119,6 +119,18 @@ def test_every_kind_of_fault_is_reported_not_only_the_first(good: Path) -> None:
     assert ("hs_99.safetensors", "extra") in found
 
 
+@pytest.mark.parametrize("name", ["manifest.jsonl", "prompts_arrow/state.json"])
+def test_file_that_cannot_be_read_is_a_finding_and_the_rest_is_checked(
+    good: Path, name: str
+) -> None:
+    (good / name).unlink()
+    (good / name).symlink_to(good / name)
+    report = verify(good)
+    assert {bad.check for bad in report.bad} & {"manifest", "arrow"}
+    if name != "manifest.jsonl":
+        assert report.checked == COUNT
+
+
 def test_unfinished_run_is_not_ok_but_its_samples_are_checked(tmp_path: Path) -> None:
     prompts = make_prompts(tmp_path, 5)
     with OutputFolder.open(tmp_path / "out", run_info(prompts), prompts) as folder:
