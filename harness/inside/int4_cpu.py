@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +29,9 @@ from harness.errors import Refused
 _PACKAGE = "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe"
 _UNQUANTISED = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 _METHOD = "CompressedTensorsWNA16MoEMethod"
-# Releases up to 0.26 at least have a second class for Marlin and choose it by shape.
+# 0.16 to 0.25 have a second class for Marlin and choose it by shape; 0.28 has one.
 _METHODS = (_METHOD, "CompressedTensorsWNA16MarlinMoEMethod")
+_MODULES = ("compressed_tensors_moe_wna16", "compressed_tensors_moe_wna16_marlin")
 _SELECTORS = ("select_wna16_moe_backend",)
 _MARK = "_harness_int4_stand_in"
 _PARAMETERS = (
@@ -121,7 +121,7 @@ def dequantise(packed: torch.Tensor, scale: torch.Tensor, *, k_first: bool) -> t
         packed: int32 ``[experts, out, in / 8]``; ``[experts, in / 8, out]`` where ``k_first``.
         scale: Floating point ``[experts, out, groups]``; ``[experts, groups, out]`` where
             ``k_first``.
-        k_first: Whether inputs come before outputs (vLLM up to 0.26 at least).
+        k_first: Whether inputs come before outputs (vLLM 0.16 to 0.28).
 
     Returns:
         float32 ``[experts, out, in]``: (code - 8) times its group's scale, exact where the
@@ -197,7 +197,7 @@ def _packed_method(original: type[Any], weight_quant: Any, input_quant: Any, moe
 
 @contextmanager
 def _no_kernel_choice(original: type[Any]) -> Iterator[None]:
-    # From 0.27 on or so the constructor asks for a kernel, and no kernel fits a plain CPU.
+    # From 0.28 on the constructor asks for a kernel, and none fits a plain CPU.
     module = sys.modules[original.__module__]
     saved = {name: getattr(module, name) for name in _SELECTORS if hasattr(module, name)}
     try:
@@ -225,19 +225,15 @@ def _require_plain_int4(weight_quant: Any) -> None:
 
 
 def _places() -> Iterator[tuple[ModuleType, str]]:
-    """Yield where the method classes are reached: one module up to 0.26 or so, then several."""
-    try:
-        root = importlib.import_module(_PACKAGE)
-    except ImportError:
-        return
-    modules = [root]
-    for info in pkgutil.iter_modules(getattr(root, "__path__", ())):
-        if info.name.endswith("_moe") or "wna16" in info.name.lower():
-            modules.append(importlib.import_module(f"{_PACKAGE}.{info.name}"))
-    for module in modules:
-        for name in _METHODS:
-            if isinstance(vars(module).get(name), type):
-                yield module, name
+    """Yield where the method classes are reached: one module in 0.16, a package of them later."""
+    for name in (_PACKAGE, *(f"{_PACKAGE}.{part}" for part in _MODULES)):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        for method in _METHODS:
+            if isinstance(vars(module).get(method), type):
+                yield module, method
 
 
 def _unquantised() -> type[Any] | None:
