@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.oracles.content import check_sample
@@ -38,15 +38,15 @@ def token_ids(seed: int = 0, tokens: int = TOKENS) -> Array:
 
 
 def check(hidden: Array, dtype: str = "float32", **changes: Any) -> list[Finding]:
-    settings: dict[str, Any] = {
+    wanted: dict[str, Any] = {
         "expected_ids": token_ids(tokens=TOKENS),
         "depths": DEPTHS,
         "dtype": dtype,
         "hidden_size": WIDTH,
     }
-    settings.update(changes)
-    ids = settings.pop("token_ids", token_ids(tokens=TOKENS))
-    return check_sample("s", hidden, ids, **settings)
+    wanted.update(changes)
+    ids = wanted.pop("token_ids", token_ids(tokens=TOKENS))
+    return check_sample("s", hidden, ids, **wanted)
 
 
 def checks(findings: list[Finding]) -> list[str]:
@@ -202,9 +202,9 @@ def test_a_view_that_is_not_contiguous_is_checked_alike() -> None:
 
 
 def cross(
-    *samples: tuple[str, Array, Array], depths: tuple[int, ...] = DEPTHS, **settings: Any
+    *samples: tuple[str, Array, Array], depths: tuple[int, ...] = DEPTHS, **bounds: Any
 ) -> list[Finding]:
-    oracle = CrossSample(**settings)
+    oracle = CrossSample(**bounds)
     for name, hidden, ids in samples:
         oracle.add(name, hidden, ids, depths=depths)
     return oracle.findings()
@@ -368,6 +368,7 @@ def test_oracles_are_fast_enough_to_keep_up_with_a_disk(dtype: str) -> None:
     assert best_rate(run, hidden.nbytes) > 170
 
 
+@settings(deadline=None)
 @given(
     place=st.tuples(st.integers(0, TOKENS - 1), st.integers(0, 2), st.integers(0, WIDTH - 1)),
     bits=st.integers(0, 2**16 - 1),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.dataset.prompts import PromptLimits, PromptSet, prompts_of, read_prompts
@@ -299,6 +299,7 @@ def test_large_file_is_held_as_five_bytes_a_token(tmp_path: Path) -> None:
 ids = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(ids, st.booleans(), st.integers(0, 2**20)), min_size=1, max_size=8))
 def test_any_good_file_reads_back_as_written(tmp_path_factory: Any, drawn: list[Any]) -> None:
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
@@ -161,6 +161,7 @@ def test_no_header_makes_the_reader_allocate_more_than_the_file(tmp_path: Path) 
     )
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_read_as_a_sample_or_as_one_error(tmp_path_factory: Any, data: bytes) -> None:
     path = write(tmp_path_factory.mktemp("s") / "s", data)
@@ -171,6 +172,7 @@ def test_any_bytes_read_as_a_sample_or_as_one_error(tmp_path_factory: Any, data:
 GOOD = encode_sample(make_hidden(3, 1), IDS[:3])
 
 
+@settings(deadline=None)
 @given(place=st.integers(0, 8 * 300 - 1))
 def test_a_flipped_header_bit_never_escapes_as_another_error(
     tmp_path_factory: Any, place: int
