@@ -94,10 +94,7 @@ def test_no_two_canary_prompts_share_a_token_at_a_position(
 
 
 def test_the_long_canary_prompt_is_cut_into_chunks_where_allowed() -> None:
-    given_budget = {
-        "vocab_size": 512,
-        "forbidden": frozenset({5}),
-        "longest": 500,
-        "token_budget": 64,
-    }
-    assert len(canary_prompts(**given_budget, chunked=True)[2]) > 64  # type: ignore[arg-type]
+    prompts = canary_prompts(
+        vocab_size=512, forbidden=frozenset({5}), longest=500, token_budget=64, chunked=True
+    )
+    assert len(prompts[2]) > 64
