@@ -190,18 +190,17 @@ class _Run:
         prompts, every = self._plan.prompts, self._plan.options.spot_check_every
         budget = self._plan.options.batch_tokens or 16 * self._plan.engine.session.token_budget
         started = time.monotonic()
-        done = 0
+        eligible = 0
         for batch in batches(prompts, missing, budget):
-            requests = [
-                Request(
-                    key=f"{self._prefix}{index}",
-                    input_ids=prompts[index].token_list(),
-                    check=every > 0 and (done + place) % every == 0,
-                )
-                for place, index in enumerate(batch)
-            ]
+            requests = []
+            for index in batch:
+                # A prompt of one token has no next token to hold a rebuilt one against.
+                long_enough = prompts[index].tokens > 1
+                check = long_enough and every > 0 and eligible % every == 0
+                eligible += long_enough
+                ids = prompts[index].token_list()
+                requests.append(Request(f"{self._prefix}{index}", ids, check))
             session.run(requests, self._publish)
-            done += len(batch)
             self.seconds = time.monotonic() - started
 
     def _publish(self, sample: Captured) -> None:

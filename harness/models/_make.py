@@ -43,7 +43,7 @@ from harness.models._weights import values
 RECIPE_FILE = "harness-model.json"
 """Written last into a made folder: what it was made from, and each file's size."""
 
-_FORMAT = 1  # raise when the same options give other bytes
+_FORMAT = 2  # raise when the same options give other bytes
 _ARCHITECTURES = ("wrapper", "plain")
 _EXPERTS = ("dense", "int4", "int4-twin")
 _DTYPES = ("float32", "bfloat16")
