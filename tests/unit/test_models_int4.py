@@ -75,9 +75,7 @@ def test_bfloat16_twin_is_the_rounded_product(packed: Path, tmp_path: Path) -> N
     assert np.array_equal(from_bfloat16_bits(to_bfloat16_bits(exact)), twin[name])
 
 
-def test_twin_differs_from_the_dense_model_by_about_half_a_step(
-    twin: Path, tmp_path: Path
-) -> None:
+def test_twin_differs_from_the_dense_model_by_about_half_a_step(twin: Path, tmp_path: Path) -> None:
     dense = tensors(models.make(TINY, tmp_path / "dense", architecture="plain", layers=3))
     for name, array in tensors(twin).items():
         if ".mlp.experts." not in name:

@@ -21,7 +21,7 @@ from harness.models._tensors import Kind, packed_shapes, text_tensors, vision_te
 from tests.unit.checkpoints import TINY, contents, header, shards, tensors
 
 # Of the shards of kimi-k2.5-tiny, seed 0, wrapper, dense, float32, in order.
-RECORDED = "RECORD-ME"
+RECORDED = "84d850d46bfa96b18ad4c7971297c64cf29b5f83942d0cea5963bcee28bfe523"
 
 
 @pytest.fixture(scope="module")
