@@ -182,7 +182,7 @@ def _incomplete(key: str, expected: str, value: object, where: Path) -> UsageErr
 
 
 def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-    for source in (text, config):
+    for source in (config, text):  # vLLM's order: the outer one wins
         for key in ("dtype", "torch_dtype"):
             value = source.get(key)
             if isinstance(value, str) and value:

@@ -137,6 +137,12 @@ def test_dtype_under_either_key(changes: dict[str, Any], dtype: str, tmp_path: P
     assert models.read(_write(tmp_path, **changes)).dtype == dtype
 
 
+def test_outer_dtype_of_a_wrapper_wins_as_in_vllm(tmp_path: Path) -> None:
+    text = {**CONFIG, "dtype": "float32"}
+    assert models.read(_write(tmp_path, text_config=text, dtype="bfloat16")).dtype == "bfloat16"
+    assert models.read(_write(tmp_path, text_config=text)).dtype == "float32"
+
+
 @pytest.mark.parametrize(
     ("block", "name"),
     [
