@@ -28,7 +28,7 @@ class ModelFacts:
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the embedding.
         dtype: Dtype of the weights that are not quantised, such as ``bfloat16``; ``float32``
-            when the configuration is silent, as transformers and vLLM take it.
+            when the configuration is silent.
         num_heads: Attention heads.
         is_mla: Whether attention is multi-head latent attention (``kv_lora_rank`` is set).
         quantization: ``int4`` for compressed-tensors with 4-bit integer weights, the method's
