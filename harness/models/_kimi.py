@@ -2,7 +2,7 @@
 
 Sources. Configuration, tensor names, shapes and dtypes: the released checkpoint
 ``moonshotai/Kimi-K2.5`` as dumped in public (its ``config.json`` after transformers 5.7 read
-it, and a table of all 208,550 tensors in 64 shards, 554.27 GB). Special token ids: the
+it, and a table of all 208,550 tensors in 64 shards, 554.27 GiB). Special token ids: the
 ``tokenizer_config.json`` of the same family, ids 163584 and up. The layout of the experts:
 compressed-tensors ``pack-quantized``, group 32, routed experts only.
 """
