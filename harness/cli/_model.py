@@ -30,10 +30,15 @@ def make(
         str, typer.Option(help="wrapper (KimiK25ForConditionalGeneration) or plain (DeepseekV3).")
     ] = "wrapper",
     experts: Annotated[
-        str,
-        typer.Option(help="dense, int4, or int4-twin (dense, with int4's dequantised weights)."),
-    ] = "dense",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+        str | None,
+        typer.Option(
+            help="dense, int4, or int4-twin (dense, with int4's dequantised weights); "
+            "by default the profile's own."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; by default the profile's own.")
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers (kimi-k2.5-slice).")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
