@@ -102,7 +102,7 @@ def _parse(text: str, python: Path) -> Inspection:
         return _inspection(said)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise _no_answer(
-            "engine.facts-failed", f"an answer that does not parse: {error}", python
+            "engine.facts-failed", f"no answer of the facts module ({type(error).__name__})", python
         ) from error
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
@@ -39,7 +40,7 @@ def demo(
     else:
         _show(result)
     for fault in result.faults:
-        log.print(f"[bold red]fault[/] {fault}")
+        log.print(f"fault: {fault}", markup=False)
     if not result.verified:
         raise typer.Exit(int(ExitCode.CHECK_FAILED))
 
@@ -50,7 +51,7 @@ def _show(result: DemoResult) -> None:
         table.add_column(name, justify="left" if name in ("id", "status") else "right")
     for row in result.rows:
         table.add_row(
-            row.id,
+            escape(row.id),
             str(row.tokens),
             ",".join(map(str, row.layers)),
             str(row.hidden),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
@@ -75,5 +76,5 @@ def _show(checks: list[Check]) -> None:
         table.add_column(name, overflow="fold")
     for check in checks:
         state = f"[{_STYLE[check.state]}]{check.state}[/]"
-        table.add_row(check.name, state, check.found, check.next)
+        table.add_row(check.name, state, escape(check.found), escape(check.next))
     Console().print(table)

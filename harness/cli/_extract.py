@@ -24,6 +24,7 @@ from harness.extraction import (
     make_plan,
 )
 from harness.extraction import extract as run_extract
+from harness.extraction.plan import check_out
 
 _ENGINE = "Engine"
 
@@ -40,7 +41,8 @@ def extract(
     ],
     out: Annotated[Path, typer.Option(help="Output folder; a run into its own folder resumes.")],
     layers: Annotated[
-        str, typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.9.")
+        str,
+        typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.3, -0.9."),
     ] = "speculators-0.9",
     dialect: Annotated[
         str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
@@ -125,7 +127,9 @@ def extract(
     with tempfile.TemporaryDirectory(prefix="harness-prompts-") as scratch:
         plan = make_plan(options, tokenise=_tokeniser(options, Path(scratch)))
     for note in plan.prompts.notes:
-        log.print(f"[yellow]note[/] {note.message} ({note.count}: {', '.join(note.examples)})")
+        examples = ", ".join(note.examples)
+        log.print(f"note: {note.message} ({note.count}: {examples})", markup=False)
+    check_out(plan)
     if dry_run:
         _explain(plan, json_output)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -24,8 +25,17 @@ log = Console(stderr=True, highlight=False)
 
 def print_json(body: Any) -> None:
     """Print one JSON object on one line of stdout."""
-    sys.stdout.write(json.dumps(body, default=str) + "\n")
+    sys.stdout.write(json.dumps(_finite(body), default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def _finite(body: Any) -> Any:
+    """Replace what JSON has no word for; a reader must not choke on Infinity or NaN."""
+    if isinstance(body, float) and not math.isfinite(body):
+        return str(body)
+    if isinstance(body, dict):
+        return {key: _finite(value) for key, value in body.items()}
+    return [_finite(value) for value in body] if isinstance(body, list | tuple) else body
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
@@ -44,7 +54,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
             log.print(str(error.failure).split("\n", 1)[1], markup=False, soft_wrap=True)
             raise typer.Exit(int(error.exit_code)) from None
         except KeyboardInterrupt:
-            log.print("[yellow]interrupted[/]; the engine was ended, whole samples are kept")
+            log.print("[yellow]interrupted[/]; nothing is left running, whole samples are kept")
             raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
 
     return run

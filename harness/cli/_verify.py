@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, print_json
@@ -30,7 +31,7 @@ def verify(
         for column in ("id", "check", "expected", "found"):
             table.add_column(column, overflow="fold")
         for bad in report.bad[:50]:
-            table.add_row(bad.id, bad.check, bad.expected, bad.found)
+            table.add_row(*map(escape, (bad.id, bad.check, bad.expected, bad.found)))
         Console().print(table)
     if not report.ok:
         raise typer.Exit(int(ExitCode.CHECK_FAILED))

@@ -81,6 +81,6 @@ def _refusal(id: str, expected: str, found: str, folder: Path, **details: Any) -
         expected=expected,
         found=found,
         where=str(folder),
-        next=f"choose another --out, or remove this one first: rm -r {folder}",
+        next="choose another --out",
         **details,
     )

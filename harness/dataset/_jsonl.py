@@ -45,6 +45,15 @@ def holds_conversations(path: Path) -> bool:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
+    # The file is read twice, once to see what it holds: a pipe would lose its first lines.
+    if path.exists() and not path.is_file():
+        bad(
+            "not-a-file",
+            "a regular file",
+            "a pipe or device",
+            str(path),
+            "write the prompts to a file first: ... > prompts.jsonl",
+        )
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):

@@ -84,6 +84,10 @@ def _run(folder: Path, bad: list[Finding]) -> dict[str, Any]:
             "capture": (told.capture, run["capture"]),
             "model": (told.model, run["model"]["fingerprint"]),
             "prompts": (told.prompts, run["prompts"]["fingerprint"]),
+            "depths of the layer plan": (
+                list(told.depths),
+                run["layers"].get("depths", list(told.depths)),
+            ),
         }
         run["prompts"]["count"], run["counts"]["samples"], run["arrow"], run["hidden_size"]
     except FileNotFoundError:

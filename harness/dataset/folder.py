@@ -36,6 +36,9 @@ from harness.errors import CheckFailed
 _SYNC_S = 5.0
 
 
+__all__ = ["OutputFolder", "admit"]
+
+
 class OutputFolder:
     """An output folder that this process holds the lock of. Use it from one thread.
 

@@ -7,6 +7,7 @@ and ``token_ids`` int64 ``[tokens]``. The safetensors form: eight bytes with the
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import math
@@ -113,6 +114,9 @@ def read_sample(path: Path | str, *, checksum: bool = False) -> Sample:
 
 
 def _read(path: Path) -> bytearray:
+    if not path.is_file() and path.exists():
+        # A pipe would be waited for until somebody writes to it.
+        raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb", buffering=0) as file:
         data = bytearray(path.stat().st_size)
         view, filled = memoryview(data), 0

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from harness import models, recipe
 from harness.capture.session import SessionSpec
+from harness.dataset.folder import admit
 from harness.dataset.prompt_set import PromptLimits, PromptSet
 from harness.dataset.prompts import read_prompts
 from harness.dataset.run_info import RunIdentity, RunInfo
-from harness.dataset.space import estimate_bytes
+from harness.dataset.space import check_space, estimate_bytes
 from harness.engine_facts import Inspection, inspect
-from harness.errors import UsageError
+from harness.errors import Refused, UsageError
 from harness.extraction.options import EngineOptions, ExtractOptions
 from harness.layers import LayerPlan, resolve
 from harness.recipe import Recipe, RecipeRequest
@@ -167,10 +168,11 @@ def make_plan(
             next="choose a capture that writes hidden states",
         )
     model = models.read(asked.model)
-    if asked.max_model_len is not None and asked.max_model_len < 2:
+    if asked.max_model_len is not None and asked.max_model_len < 3:
         raise UsageError(
             "extract.max-model-len",
-            expected="2 or more: a prompt token and the output token vLLM insists on",
+            expected="3 or more: two prompt tokens, so that the canary can compare one with "
+            "its log-probability, and the output token vLLM insists on",
             found=str(asked.max_model_len),
             where="--max-model-len",
             next="leave it out to take the longest prompt plus one",
@@ -181,6 +183,7 @@ def make_plan(
         truncate=options.truncate,
         forbidden_ids=forbidden_ids(model),
     )
+    models.check_shards(asked.model)
     prompts = read_prompts(options.prompts, limits=limits, tokenise=tokenise)
     spool = (options.out / ".spool").absolute()
     engine = plan_engine(asked, longest_prompt=int(prompts.lengths.max()), spool=spool)
@@ -203,6 +206,31 @@ def make_plan(
         engine=engine.recipe.to_json(),
     )
     return ExtractPlan(options, engine, prompts, info)
+
+
+def check_out(plan: ExtractPlan) -> None:
+    """Hold the output folder to the plan without touching it.
+
+    Raises:
+        Refused: It holds something else, or the disk has no room.
+    """
+    out = plan.options.out
+    admit(out.absolute(), plan.info.identity)
+    if not out.exists():
+        check_space(out, plan.bytes, samples=len(plan.prompts))
+
+
+def _check_path(model: Path) -> None:
+    """Refuse a path that vLLM would take for a pattern: it looks for weights with glob."""
+    path = str(model.resolve())
+    if set(path) & set("*?[]"):
+        raise Refused(
+            "model.path-is-a-pattern",
+            expected="a path without * ? [ ]",
+            found=path,
+            where="--model",
+            next="give a link instead: ln -s FOLDER /some/plain/path",
+        )
 
 
 def forbidden_ids(model: models.ModelFacts) -> frozenset[int]:

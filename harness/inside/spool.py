@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -95,7 +96,13 @@ class SpoolWriter:
             with self._room:
                 self._pending -= size
                 self._room.notify_all()
-        self._report(line)
+        try:
+            self._report(line)
+        except OSError as error:
+            # Nobody can be told through a full disk; a worker's death is noticed at once.
+            sys.stderr.write(f"harness: cannot report sample {task.key}: {error}\n")
+            sys.stderr.flush()
+            os.abort()
 
     def _write(self, task: SpoolTask) -> dict[str, Any]:
         rows = task.rows.contiguous()

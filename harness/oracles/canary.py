@@ -95,6 +95,10 @@ def judge(
         for column in columns:
             findings += _judge_column(name, column)
         error = entry["logprobs"]
+        if error["tokens"] < 1:
+            findings.append(
+                Finding(name, "logprobs", "at least one token compared", "none: it has no next")
+            )
         # Written so that NaN fails.
         if not (error["max_err"] <= limit.max_err and error["mean_err"] <= limit.mean_err):
             findings.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -147,11 +148,22 @@ class HarnessSession:
             return ""
         return f"needs Kimi-K2.5's architecture, --hs-model has {found}"
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note the test's markers; its keywords also hold names of folders and functions."""
+        report = yield
+        # An attribute of the report travels from an xdist worker; a table here would not.
+        marks = [name for name in self._ran if item.get_closest_marker(name)]
+        report.hs_marks = marks  # type: ignore[attr-defined]
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count the tests that really ran, by what they need."""
         if report.when == "call" and not report.skipped:
             for name in self._ran:
-                self._ran[name] += name in report.keywords
+                self._ran[name] += name in getattr(report, "hs_marks", ())
 
     # The end.
 
