@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +98,10 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         Refused: It would fail, hang or be wrong here.
         NotComparable: The installed vLLM is unknown.
     """
-    # Absolute: the engine works in a folder of its own.
-    model = models.read(options.model.absolute())
+    # The engine works in a folder of its own; ".." may lead through a name that is a pattern.
+    path = Path(os.path.normpath(options.model.absolute()))
+    _refuse_pattern(path)
+    model = models.read(path)
     seen = inspect(options.python)
     facts = seen.engine
     layers: LayerPlan | None = None
@@ -220,14 +223,13 @@ def check_out(plan: ExtractPlan) -> None:
         check_space(out, plan.bytes, samples=len(plan.prompts))
 
 
-def _check_path(model: Path) -> None:
+def _refuse_pattern(model: Path) -> None:
     """Refuse a path that vLLM would take for a pattern: it looks for weights with glob."""
-    path = str(model.resolve())
-    if set(path) & set("*?[]"):
+    if set(str(model)) & set("*?[]"):
         raise Refused(
             "model.path-is-a-pattern",
             expected="a path without * ? [ ]",
-            found=path,
+            found=str(model),
             where="--model",
             next="give a link instead: ln -s FOLDER /some/plain/path",
         )

@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from harness.capture.protocol import Captured, Loaded, Request
 from harness.capture.session import EngineSession
 from harness.dataset.folder import OutputFolder
 from harness.dataset.prompt_set import PromptSet
+from harness.dataset.samples import read_sample
 from harness.dataset.space import check_space
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, Refused
 from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
@@ -22,6 +25,8 @@ from harness.host import Host, HostSpec
 PRELOAD = "HARNESS_PRELOAD"
 _MAX_BATCH_PROMPTS = 256
 _RUNS = itertools.count()
+# In bfloat16 another batch shape alone moves rows by 1e-2 (measured at Kimi's width).
+_SAME_MODEL = {"float32": 1e-3, "bfloat16": 5e-2}
 
 
 class Observer(Protocol):
@@ -188,6 +193,8 @@ class _Run:
             record = _engine_record(self._plan, self._loaded)
             self._folder.record(versions=self._loaded.versions, engine=record)
         prompts, every = self._plan.prompts, self._plan.options.spot_check_every
+        if self._folder.whole:
+            self._same_model(session)
         budget = self._plan.options.batch_tokens or 16 * self._plan.engine.session.token_budget
         started = time.monotonic()
         eligible = 0
@@ -202,6 +209,32 @@ class _Run:
                 requests.append(Request(f"{self._prefix}{index}", ids, check))
             session.run(requests, self._publish)
             self.seconds = time.monotonic() - started
+
+    def _same_model(self, session: EngineSession) -> None:
+        """Capture one kept sample anew: a model's fingerprint leaves out its weights.
+
+        Raises:
+            Refused: ``dataset.other-model``.
+        """
+        prompts = self._plan.prompts
+        # One token alone would leave attention out; the shortest of the rest costs least.
+        index = min(self._folder.whole, key=lambda i: (prompts[i].tokens < 2, prompts[i].tokens))
+        found: list[Captured] = []
+        request = Request(f"{self._prefix}again", prompts[index].token_list())
+        session.run([request], found.append)
+        again = read_sample(found[0].path).to_float32()
+        found[0].path.unlink()
+        line = self._folder.whole[index]
+        kept = read_sample(self._folder.path / line.file).to_float32()
+        error = float(np.linalg.norm(again - kept) / np.linalg.norm(kept))
+        if not error <= _SAME_MODEL[self._plan.engine.dtype]:
+            raise Refused(
+                "dataset.other-model",
+                expected=f"sample {line.id} as it was captured before",
+                found=f"other rows (relative difference {error:.2g})",
+                where=str(self._folder.path),
+                next="the weights are not those of the earlier run: choose another --out",
+            )
 
     def _publish(self, sample: Captured) -> None:
         index = int(sample.key.removeprefix(self._prefix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -247,3 +248,61 @@ def _wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come to that in 30 s"
         time.sleep(0.05)
+
+
+def test_prompts_from_a_pipe_are_refused_not_half_read(cli: Cli, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    cli.refused(2, "prompts.not-a-file", "--prompts", str(pipe))
+
+
+def test_a_cut_shard_is_refused_before_any_engine(cli: Cli, tmp_path: Path) -> None:
+    bad = tmp_path / "cut"
+    shutil.copytree(cli.model, bad)
+    shard = max(bad.glob("*.safetensors"))
+    with shard.open("rb+") as file:
+        file.truncate(shard.stat().st_size - 100)
+    cli.refused(1, "models.cut-shard", "--model", str(bad))
+
+
+def test_a_model_path_that_vllm_takes_for_a_pattern_is_refused(cli: Cli, tmp_path: Path) -> None:
+    odd = tmp_path / "sp ace [x]"
+    shutil.copytree(cli.model, odd)
+    cli.refused(3, "model.path-is-a-pattern", "--model", str(odd))
+
+
+def test_a_length_at_which_the_canary_could_compare_nothing_is_refused(cli: Cli) -> None:
+    cli.refused(2, "extract.max-model-len", "--max-model-len", "2", "--truncate")
+
+
+def test_dry_run_refuses_the_folder_that_the_run_would_refuse(cli: Cli) -> None:
+    cli.out.mkdir()
+    (cli.out / "mine.txt").write_text("mine")
+    error = cli.refused(3, "dataset.foreign-folder", "--dry-run")
+    assert "rm -r" not in error["next"]
+
+
+def test_ids_that_look_like_markup_are_printed_as_they_are(cli: Cli) -> None:
+    cli.write([{"id": "[/red]", "input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}])
+    code, _, errors = cli("--dry-run")
+    assert code == 0, errors
+    assert "[/red]" in errors
+
+
+def test_prompts_of_one_token_are_not_counted_as_checked(cli: Cli) -> None:
+    cli.write([{"id": str(n), "input_ids": [n]} for n in range(5)])
+    code, result, errors = cli("--spot-check-every", "1")
+    assert code == 0, errors
+    assert (result["samples"], result["checked"]) == (5, 0)
+
+
+def test_a_resume_with_other_weights_is_refused(cli: Cli) -> None:
+    assert cli()[0] == 0
+    (cli.out / "hs_7.safetensors").unlink()
+    cli.stand_in.behave(extract="other")
+    code, body, _ = cli()
+    assert (code, body["error"]["id"]) == (3, "dataset.other-model")
+    assert not (cli.out / "hs_7.safetensors").exists()
+    cli.stand_in.behave()
+    code, result, errors = cli()
+    assert (code, result["kept"], result["samples"]) == (0, 11, 12), errors

@@ -77,6 +77,32 @@ def test_required_gpu_fails_the_session_whose_gpu_tests_were_all_skipped(inner: 
     result.stdout.fnmatch_lines(["*FAILED: --hs-require-gpu: no gpu test ran"])
 
 
+def test_a_test_function_named_gpu_is_no_gpu_test(inner: Inner) -> None:
+    # The keywords of a test hold the names of its folders and functions, too.
+    inner.gpus([H200])
+    source = """
+        import pytest
+
+        class gpu:
+            pass
+
+        @pytest.mark.parametrize("x", [1], ids=["gpu"])
+        def test_plain(x):
+            pass
+
+        class TestGpu:
+            gpu = True
+
+            def test_gpu(self):
+                pass
+    """
+    folder = inner.pytester.mkdir("gpu")
+    (folder / "test_inner.py").write_text("def test_plain(): pass")
+    result = inner.run(source, "--hs-require-gpu")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*FAILED: --hs-require-gpu: no gpu test ran"])
+
+
 def test_collecting_only_demands_nothing(inner: Inner) -> None:
     result = inner.run(GPU_TEST, "--hs-require-gpu", "--hs-require-engine", "--collect-only")
     assert result.ret == pytest.ExitCode.OK

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,10 @@ def test_streamed_checksum_equals_the_checksum_of_the_bytes(tmp_path: Path, size
     data = np.random.default_rng(size).bytes(size)
     path = write(tmp_path / "f", data)
     assert file_checksum(path) == f"blake3:{blake3(data).hexdigest()}"
+
+
+def test_a_pipe_in_place_of_a_sample_is_refused_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "hs_0.safetensors"
+    os.mkfifo(pipe)
+    with pytest.raises(CheckFailed):
+        read_sample(pipe)
