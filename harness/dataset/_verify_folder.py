@@ -89,7 +89,11 @@ def _run(folder: Path, bad: list[Finding]) -> dict[str, Any]:
                 run["layers"].get("depths", list(told.depths)),
             ),
         }
-        run["prompts"]["count"], run["counts"]["samples"], run["arrow"], run["hidden_size"]
+        numbers = (run["prompts"]["count"], run["counts"]["samples"], run["hidden_size"])
+        if not all(type(number) is int for number in numbers) or "arrow" not in run:
+            raise ValueError(f"counts or sizes that are no numbers: {numbers}")
+        if told.dtype not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"dtype {told.dtype!r}")
     except FileNotFoundError:
         bad.append(Finding(RUN_FILE, "run", "the file run.json", "no such file"))
         return {}
