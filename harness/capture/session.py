@@ -181,7 +181,7 @@ class EngineSession:
                 "equals the stream seen in the same forward pass",
                 found="; ".join(map(str, findings)),
                 where=f"{self.name} capture, {dict(self.loaded.versions) if self.loaded else ''}",
-                next="nothing was written; try another vLLM release or the other --capture",
+                next="nothing was written; try another vLLM release",
                 findings=findings,
             )
 

@@ -40,7 +40,7 @@ def check_capture(
     def refuse(id: str, expected: str, found: str, next: str) -> None:
         raise Refused(id, expected=expected, found=found, where=where, next=next)
 
-    upgrade = "use a newer vLLM, or --capture patched"
+    upgrade = "use a newer vLLM"
     if release < (0, 17, 0, 0):
         refuse("capture.native-absent", "vLLM 0.17.0 or newer", str(engine_version), upgrade)
     if not model_is_deepseek:

@@ -121,7 +121,7 @@ def _check_native(request: RecipeRequest) -> None:
         "capture.native-absent",
         "a vLLM with the method extract_hidden_states",
         f"{engine.dist} {engine.vllm} without it",
-        next="use a newer vLLM, or --capture patched",
+        next="use a newer vLLM",
     )
 
 
