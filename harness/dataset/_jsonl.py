@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.dataset._encoding import LOOK, refuse_encoded
+from harness.dataset._fields import CONVERSATION, LINE
 from harness.dataset._prompt_builder import PromptBuilder, bad, show
 
 CONVERSATION_FIELDS = ("conversations", "messages")
@@ -21,6 +23,7 @@ def add_lines(path: Path, builder: PromptBuilder) -> None:
         UsageError: The file or one of its lines is bad; the error names the line.
     """
     for where, row in _rows(path):
+        builder.fields.see(where, row.keys(), LINE)
         if "input_ids" not in row:
             bad(
                 "no-input-ids",
@@ -31,6 +34,16 @@ def add_lines(path: Path, builder: PromptBuilder) -> None:
                 "is a conversation",
             )
         builder.add(where, row.get("id"), row["input_ids"], row.get("loss_mask"))
+
+
+def watch_conversations(path: Path, builder: PromptBuilder) -> None:
+    """Hold the fields of each conversation to the known ones; a child reads the rest.
+
+    Raises:
+        UsageError: The file or one of its lines is bad; the error names the line.
+    """
+    for where, row in _rows(path):
+        builder.fields.see(where, row.keys(), CONVERSATION)
 
 
 def holds_conversations(path: Path) -> bool:
@@ -56,6 +69,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         )
     try:
         with path.open("rb") as lines:
+            refuse_encoded(path, lines.peek(LOOK)[:LOOK])
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     where = f"{path}:{number}"

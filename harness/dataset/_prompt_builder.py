@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from harness.dataset._fields import FieldWatch
 from harness.dataset.prompt_set import Note, PromptKind, PromptLimits, PromptSet
 from harness.errors import UsageError
 
@@ -29,10 +30,15 @@ def bad(id: str, expected: str, found: str, where: str, next: str) -> NoReturn:
 
 
 class PromptBuilder:
-    """Takes raw prompts one by one, refuses the first bad one, and builds a :class:`PromptSet`."""
+    """Takes raw prompts one by one, refuses the first bad one, and builds a :class:`PromptSet`.
+
+    Attributes:
+        fields: Hears of each prompt's fields, from the readers that have any.
+    """
 
     def __init__(self, limits: PromptLimits) -> None:
         self._limits = limits
+        self.fields = FieldWatch()
         self._forbidden = np.array(sorted(limits.forbidden_ids), dtype=np.int64)
         # array grows in place: a list of small arrays would be held twice while joined.
         self._ids = array("i")
@@ -94,11 +100,12 @@ class PromptBuilder:
             ("prompts.truncated", f"cut to {limit} tokens, as asked", self._cut),
             ("prompts.nothing-trained", "the loss mask holds no 1", self._untrained),
         ]
-        return [
+        cut = [
             Note(id, message, len(names), tuple(names[:_EXAMPLES]))
             for id, message, names in found
             if names
         ]
+        return [*cut, *self.fields.notes()]
 
     def _name(self, where: str, name: Any) -> str:
         if name is None:

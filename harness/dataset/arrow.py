@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from harness.dataset._fields import COLUMN, refuse_misspelt
 from harness.dataset._files import atomic_write, file_checksum
 from harness.dataset._prompt_builder import PromptBuilder, bad
 from harness.dataset.prompt_set import PromptSet
@@ -47,6 +48,7 @@ class ArrowRow:
         input_ids: Integers ``[tokens]``.
         loss_mask: Integers or booleans, or None where there is no such column.
         seq_len: The column ``seq_len``, where there is one.
+        columns: Names of all columns.
     """
 
     index: int
@@ -54,6 +56,7 @@ class ArrowRow:
     input_ids: npt.NDArray[Any]
     loss_mask: npt.NDArray[Any] | None
     seq_len: int | None
+    columns: tuple[str, ...]
 
 
 def add_rows(path: Path, builder: PromptBuilder) -> None:
@@ -64,6 +67,7 @@ def add_rows(path: Path, builder: PromptBuilder) -> None:
     """
     for row in read_rows(path):
         where = f"{path}, row {row.index}"
+        builder.fields.see(where, row.columns, COLUMN)
         if row.seq_len is not None and row.seq_len != row.input_ids.size:
             bad(
                 "seq-len",
@@ -79,7 +83,8 @@ def read_rows(path: Path) -> Iterator[ArrowRow]:
     """Yield the rows of a dataset folder in order, a batch in memory at a time.
 
     Raises:
-        UsageError: ``prompts.broken-dataset``, ``prompts.no-input-ids``, ``prompts.unreadable``.
+        UsageError: ``prompts.broken-dataset``, ``prompts.no-input-ids``,
+            ``prompts.misspelt-field``, ``prompts.unreadable``.
     """
     import pyarrow as pa
 
@@ -189,6 +194,7 @@ def _data_files(path: Path) -> list[Path]:
 
 def _batch_rows(path: Path, batch: Any) -> Iterator[tuple[Any, ...]]:
     names = batch.schema.names
+    refuse_misspelt(str(path), names, COLUMN)
     if "input_ids" not in names:
         bad(
             "no-input-ids",
@@ -203,7 +209,8 @@ def _batch_rows(path: Path, batch: Any) -> Iterator[tuple[Any, ...]]:
         batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
         for name in ("id", "seq_len")
     ]
-    yield from zip(extra[0], ids, masks, extra[1], strict=True)
+    columns = [tuple(names)] * batch.num_rows
+    yield from zip(extra[0], ids, masks, extra[1], columns, strict=True)
 
 
 def _lists(path: Path, batch: Any, name: str) -> list[npt.NDArray[Any]]:

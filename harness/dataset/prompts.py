@@ -49,7 +49,7 @@ def read_prompts(
             its path. Needed for conversations only: the work belongs in a child process.
 
     Returns:
-        The prompts in their order, with notes on what was cut.
+        The prompts in their order, with notes on what was cut and on fields that are unknown.
 
     Raises:
         UsageError: Ids ``prompts.*``; names the line or row. ``prompts.needs-tokenising`` where
@@ -65,7 +65,8 @@ def read_prompts(
     elif kind == "jsonl":
         _jsonl.add_lines(path, builder)
     else:
-        _jsonl.add_lines(_tokenised(path, tokenise), builder)
+        tokens = _tokenised(path, tokenise, builder)
+        _jsonl.add_lines(tokens, builder)
     return builder.build(kind=kind, path=path)
 
 
@@ -121,7 +122,7 @@ def _dataset_folder(path: Path) -> PromptKind:
     )
 
 
-def _tokenised(path: Path, tokenise: Tokenise | None) -> Path:
+def _tokenised(path: Path, tokenise: Tokenise | None, builder: PromptBuilder) -> Path:
     if tokenise is None:
         bad(
             "needs-tokenising",
@@ -130,4 +131,6 @@ def _tokenised(path: Path, tokenise: Tokenise | None) -> Path:
             str(path),
             "run `harness extract` with a model that has a tokenizer and a chat template",
         )
+    # Before the child starts, which takes seconds.
+    _jsonl.watch_conversations(path, builder)
     return tokenise(path)

@@ -164,6 +164,7 @@ BAD_PROMPTS: list[tuple[str, list[Any], str]] = [
     ("prompts.unknown-token", [{"input_ids": [1]}, {"input_ids": [5, 512]}], "2"),
     ("prompts.empty", [{"input_ids": []}], "1"),
     ("prompts.too-long", [{"input_ids": [7] * 65}], "1"),
+    ("prompts.misspelt", [{"input_ids": [1]}, {"input_ids": [1], "loss_masks": [1]}], "2"),
     ("prompts.loss-mask", [{"input_ids": [1, 2], "loss_mask": [1]}], "1"),
     (PLACEHOLDER_LINE, [{"input_ids": [1, -1]}], "1"),
 ]
@@ -287,6 +288,14 @@ def test_ids_that_look_like_markup_are_printed_as_they_are(cli: Cli) -> None:
     code, _, errors = cli("--dry-run")
     assert code == 0, errors
     assert "[/red]" in errors
+
+
+def test_an_unknown_field_is_said_once_on_stderr(cli: Cli) -> None:
+    cli.write([{"input_ids": [n], "source": "web"} for n in range(1, 9)])
+    code, _, errors = cli("--dry-run")
+    assert code == 0, errors
+    (line,) = [line for line in errors.split("note: ") if "'source'" in line]
+    assert f"8: first at {cli.prompts}:1" in "".join(line.split("\n"))
 
 
 def test_prompts_of_one_token_are_not_counted_as_checked(cli: Cli) -> None:

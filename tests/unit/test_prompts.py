@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import json
+import shlex
+import subprocess
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -294,6 +297,109 @@ def test_large_file_is_held_as_five_bytes_a_token(tmp_path: Path) -> None:
     assert prompts.tokens == rows * tokens
     assert held < rows * tokens * 6.5
     assert peak < rows * tokens * 10
+
+
+@pytest.mark.parametrize("name", ["loss_masks", "los_mask", "lossMask", "Loss-Mask", "loss_mask "])
+def test_a_misspelt_loss_mask_is_an_error_that_says_what_was_meant(
+    tmp_path: Path, name: str
+) -> None:
+    path = write_lines(tmp_path / "p.jsonl", [GOOD, {"input_ids": [1, 2], name: [0, 1]}])
+    failure = refusal(path).failure
+    assert (failure.id, failure.where) == ("prompts.misspelt-field", f"{path}:2")
+    assert repr(name) in failure.found
+    assert "did you mean loss_mask?" in failure.next
+
+
+@pytest.mark.parametrize(
+    ("row", "meant"),
+    [
+        ({"input_id": [1]}, "input_ids"),
+        ({"inputIds": [1]}, "input_ids"),
+        ({"messages": [], "tool": []}, "tools"),
+        ({"messages": [], "Tools": []}, "tools"),
+    ],
+)
+def test_other_misspelt_fields_that_count_are_errors_too(
+    tmp_path: Path, row: dict[str, Any], meant: str
+) -> None:
+    path = write_lines(tmp_path / "p.jsonl", [row])
+    with pytest.raises(UsageError) as caught:
+        read_prompts(path, limits=LIMITS, tokenise=lambda source: source)
+    assert caught.value.failure.id == "prompts.misspelt-field"
+    assert f"did you mean {meant}?" in caught.value.failure.next
+
+
+def test_unknown_fields_are_noted_once_each_with_count_and_first_place(tmp_path: Path) -> None:
+    rows = [
+        {"input_ids": [1]},
+        {"input_ids": [1], "loss_mask": [1], "loss_mask_v2": [0], "uid": 7},
+        {"input_ids": [1], "uid": None, "attention_mask": [1], "labels": [1]},
+    ]
+    path = write_lines(tmp_path / "p.jsonl", rows)
+    notes = {note.message.split("'")[1]: note for note in read(path).notes}
+    assert set(notes) == {"loss_mask_v2", "uid", "attention_mask", "labels"}
+    assert {note.id for note in notes.values()} == {"prompts.unknown-field"}
+    assert notes["uid"].count == 2
+    assert notes["uid"].examples == (f"first at {path}:2",)
+    assert notes["labels"].examples == (f"first at {path}:3",)
+
+
+def test_the_fields_of_a_conversation_are_noted_too(tmp_path: Path) -> None:
+    rows = [{"id": "a", "messages": [], "tools": [], "system": "Be brief."}]
+    path = write_lines(tmp_path / "chat.jsonl", rows)
+    tokens = write_lines(tmp_path / "ids.jsonl", [GOOD])
+    (note,) = read_prompts(path, limits=LIMITS, tokenise=lambda _: tokens).notes
+    assert (note.count, note.examples) == (1, (f"first at {path}:1",))
+    assert "'system'" in note.message
+
+
+def test_a_conversation_beside_ids_is_no_unknown_field(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "p.jsonl", [{"messages": [], "tools": [], "input_ids": [4]}])
+    assert read(path).notes == ()
+
+
+def test_thousands_of_unknown_names_give_a_handful_of_notes(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "p.jsonl", [{"input_ids": [1], f"field {n}": n} for n in range(3000)]
+    )
+    notes = read(path).notes
+    assert len(notes) < 30
+    assert sum(note.count for note in notes) == 3000
+
+
+def packed(path: Path, what: str) -> Path:
+    text = json.dumps(GOOD) + "\n"
+    data = {
+        "gzip": gzip.compress(text.encode()),
+        "UTF-16 with a mark": text.encode("utf-16"),
+        "UTF-16, little end first": text.encode("utf-16-le"),
+        "UTF-16, big end first": text.encode("utf-16-be"),
+    }[what]
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "id"),
+    [
+        ("gzip", "p.jsonl.gz", "compressed"),
+        ("gzip", "p q.jsonl", "compressed"),
+        ("UTF-16 with a mark", "p.jsonl", "utf-16"),
+        ("UTF-16, little end first", "p.jsonl", "utf-16"),
+        ("UTF-16, big end first", "p.jsonl", "utf-16"),
+    ],
+)
+def test_a_packed_or_utf16_file_is_one_error_whose_command_mends_it(
+    tmp_path: Path, what: str, name: str, id: str
+) -> None:
+    path = packed(tmp_path / name, what)
+    failure = refusal(path).failure
+    assert (failure.id, failure.where) == (f"prompts.{id}", str(path))
+    assert what.split()[0].rstrip(",") in failure.found
+    command, then = failure.next.split(", then --prompts ")
+    subprocess.run(command, shell=True, check=True)
+    (made,) = shlex.split(then)
+    assert [prompt.id for prompt in read(Path(made))] == ["good"]
 
 
 ids = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)

@@ -127,6 +127,8 @@ BAD_TABLES: list[tuple[str, dict[str, Any], str, str]] = [
     ("mask-values", {"input_ids": [[1]], "loss_mask": [[3]]}, "3", "row 0"),
     ("seq-len", {"input_ids": [[1], [2]], "seq_len": [1, 2]}, "2", "row 1"),
     ("duplicate-id", {"input_ids": [[1], [2]], "id": ["a", "a"]}, "row 0", "row 1"),
+    ("misspelt-field", {"input_id": [[1]]}, "'input_id'", ""),
+    ("misspelt-field", {"input_ids": [[1]], "loss_masks": [[1]]}, "'loss_masks'", ""),
 ]
 
 
@@ -138,6 +140,14 @@ def test_each_bad_table_gets_one_clear_error(
     assert failure.id == f"prompts.{id}"
     assert found in failure.found
     assert where in failure.where
+
+
+def test_unknown_columns_are_noted_once_each_with_the_number_of_rows(tmp_path: Path) -> None:
+    columns = {"input_ids": [[1], [2], [3]], "seq_len": [1, 1, 1], "text": ["a", "b", "c"]}
+    (note,) = read_prompts(save_table(tmp_path / "d", columns), limits=LIMITS).notes
+    assert (note.id, note.count) == ("prompts.unknown-field", 3)
+    assert "'text'" in note.message
+    assert note.examples == (f"first at {tmp_path / 'd'}, row 0",)
 
 
 def test_dataset_without_rows_is_an_error(tmp_path: Path) -> None:
