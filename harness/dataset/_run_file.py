@@ -47,14 +47,16 @@ class RunFile:
         lines: Mapping[int, ManifestLine],
         *,
         seconds: float | None = None,
+        reason: str | None = None,
     ) -> dict[str, Any]:
         """Write the file atomically and return its content.
 
         Args:
             info: The run.
-            state: ``started``, ``incomplete`` or ``complete``.
+            state: ``started``, ``incomplete``, ``complete``, ``interrupted`` or ``failed``.
             lines: The samples that are there.
             seconds: This session's duration; given when it ends.
+            reason: Why it ended early.
 
         Raises:
             OSError: It cannot be written.
@@ -72,6 +74,7 @@ class RunFile:
         body: dict[str, Any] = {
             "schema": SCHEMA,
             "state": state,
+            "reason": reason,
             "fingerprint": info.identity.fingerprint,
             "identity": info.identity.to_json(),
             "model": {"path": info.model_path, "fingerprint": info.identity.model},

@@ -13,6 +13,7 @@ and made again.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Mapping
@@ -31,9 +32,10 @@ from harness.dataset._run_file import RunFile
 from harness.dataset.manifest import MANIFEST, ManifestLine
 from harness.dataset.prompt_set import PromptSet
 from harness.dataset.run_info import RunInfo
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, HarnessError
 
 _SYNC_S = 5.0
+_REASON = 300
 
 
 __all__ = ["OutputFolder", "admit"]
@@ -67,7 +69,8 @@ class OutputFolder:
         self._lock = lock
         self._run = run
         self._lines = dict(healed.whole)
-        self._synced = time.monotonic()
+        self._opened = self._synced = time.monotonic()
+        self._finished = False
         self._manifest = AppendFile(path / MANIFEST)
         try:
             self._intent = AppendFile(path / INTENT)
@@ -213,7 +216,18 @@ class OutputFolder:
                 shutil.rmtree(self.spool, ignore_errors=True)
         except OSError as error:
             raise disk_error(error, self.path, started=True) from error
+        self._finished = True
         return body
+
+    def _leave(self, error: BaseException) -> None:
+        """Write into ``run.json`` how this session ended early; only SIGKILL leaves it open."""
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        # A disk that fails now has most likely failed before: the first error counts.
+        with contextlib.suppress(OSError):
+            self._manifest.sync()
+            sync_folder(self.path)
+            seconds = time.monotonic() - self._opened
+            self._run.write(self._info, state, self._lines, seconds=seconds, reason=_reason(error))
 
     def _sort_manifest(self) -> None:
         # Samples arrive in any order; sorted, equal datasets have equal manifests.
@@ -236,7 +250,11 @@ class OutputFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is not None and not self._finished:
+                self._leave(error)
+        finally:
+            self.close()
 
     def _refuse(self, spool_file: Path, line: ManifestLine) -> None:
         if line.index in self._lines:
@@ -265,6 +283,14 @@ class OutputFolder:
             self._manifest.sync()
             sync_folder(self.path)
             self._synced = time.monotonic()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "ended by the user or by a signal"
+    if isinstance(error, HarnessError):
+        return f"{error.failure.id}: {error.failure.found}"[:_REASON]
+    return f"{type(error).__name__}: {error}".rstrip(": ")[:_REASON]
 
 
 def _begin(folder: Path, info: RunInfo, prompts: PromptSet, healed: Healed) -> RunFile:

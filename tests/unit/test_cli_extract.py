@@ -155,6 +155,9 @@ def test_a_dying_engine_is_exit_code_5_and_a_rerun_goes_on(cli: Cli) -> None:
     assert code == 5, errors
     assert body["error"]["id"] == "host.engine-died"
     assert "SIGABRT" in body["error"]["found"]
+    run = json.loads((cli.out / "run.json").read_text())
+    assert run["state"] == "failed"
+    assert run["reason"].startswith("host.engine-died: ")
     cli.stand_in.behave()
     assert cli()[0] == 0
 
@@ -242,6 +245,7 @@ def test_an_interrupt_ends_the_engine_and_keeps_whole_samples(
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     assert cli.stand_in.running() == []
+    assert json.loads((cli.out / "run.json").read_text())["state"] == "interrupted"
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

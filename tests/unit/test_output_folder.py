@@ -128,6 +128,75 @@ def test_finished_run_records_what_it_was(out: Path, prompts: PromptSet) -> None
     assert not (out / ".publishing").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (KeyboardInterrupt(), "interrupted", "signal"),
+        (RuntimeError("no such luck"), "failed", "RuntimeError: no such luck"),
+        (
+            Refused("host.gone", expected="a", found="the worker died", where="c", next="d"),
+            "failed",
+            "host.gone: the worker died",
+        ),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+    ],
+)
+def test_run_that_ends_early_says_how_and_goes_on(
+    out: Path, prompts: PromptSet, error: BaseException, state: str, reason: str
+) -> None:
+    def end_early() -> None:
+        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+            publish(folder, prompts, 2)
+            raise error
+
+    with pytest.raises(type(error)):
+        end_early()
+    body = read_run(out)
+    assert body["state"] == state
+    assert reason in body["reason"]
+    assert body["counts"]["samples"] == 1
+    assert body["sessions"][0]["published"] == 1
+    assert body["sessions"][0]["seconds"] is not None
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        assert folder.missing == [0, 1, 3, 4]
+        assert (read_run(out)["state"], read_run(out)["reason"]) == ("started", None)
+        for index in folder.missing:
+            publish(folder, prompts, index)
+        folder.finish(seconds=1.0)
+    assert (read_run(out)["state"], read_run(out)["reason"]) == ("complete", None)
+
+
+def test_failure_after_the_end_changes_nothing(out: Path, prompts: PromptSet) -> None:
+    def end_then_fail() -> None:
+        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+            for index in folder.missing:
+                publish(folder, prompts, index)
+            folder.finish(seconds=1.0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        end_then_fail()
+    assert read_run(out)["state"] == "complete"
+
+
+def test_disk_that_fails_at_the_end_does_not_hide_the_first_error(
+    out: Path, prompts: PromptSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def run() -> None:
+        with OutputFolder.open(out, run_info(prompts), prompts):
+            monkeypatch.setattr("harness.dataset._run_file.atomic_write", fail)
+            raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        run()
+    monkeypatch.undo()
+    assert read_run(out)["state"] == "started"
+    OutputFolder.open(out, run_info(prompts), prompts).close()
+
+
 def test_same_run_skips_what_is_whole_and_keeps_its_history(out: Path, prompts: PromptSet) -> None:
     with OutputFolder.open(out, run_info(prompts), prompts) as folder:
         publish(folder, prompts, 0)
