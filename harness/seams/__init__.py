@@ -1,0 +1,39 @@
+"""Seams: where the harness and speculators touch vLLM, and what a release offers there.
+
+``read_surface(SOURCE)`` reads a release without importing it, ``recorded(RELEASE)`` gives one
+read before, ``bind(SURFACE, CONSUMERS)`` says which calls would not get through.
+"""
+
+from __future__ import annotations
+
+from harness.seams._fields import Field
+from harness.seams._open import open_source
+from harness.seams._read import read_surface
+from harness.seams.binding import Finding, bind, bind_call
+from harness.seams.inventory import BY_ID, SEAMS, used_by
+from harness.seams.recorded import recorded, releases
+from harness.seams.seam import Call, Consumer, Kind, Seam, Use
+from harness.seams.surface import MISSING, UNKNOWN, Entry, Surface
+
+__all__ = [
+    "BY_ID",
+    "MISSING",
+    "SEAMS",
+    "UNKNOWN",
+    "Call",
+    "Consumer",
+    "Entry",
+    "Field",
+    "Finding",
+    "Kind",
+    "Seam",
+    "Surface",
+    "Use",
+    "bind",
+    "bind_call",
+    "open_source",
+    "read_surface",
+    "recorded",
+    "releases",
+    "used_by",
+]

@@ -1,0 +1,270 @@
+"""Seams of the engine's front, scheduler and cache configuration."""
+
+from __future__ import annotations
+
+from harness.seams._uses import NATIVE, PATCHED, V03, V04, call, names
+from harness.seams.seam import Kind, Seam, Use
+
+_KV = "vllm.v1.core.kv_cache_utils"
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+_REQUEST = "vllm.v1.request:Request"
+_HASH = ("vllm.utils.hashing:get_hash_fn_by_name", "vllm.utils:get_hash_fn_by_name")
+_GENERATOR = "vllm_hidden_states_generator.py"
+
+_SCHEDULER_KEYS = ("vllm_config", "kv_cache_config", "structured_output_manager")
+_REQUEST_KEYS = (
+    "request_id",
+    "prompt_token_ids",
+    "sampling_params",
+    "pooling_params",
+    "arrival_time",
+)
+_GROUP_KEYS = ("vllm_config", "kv_cache_groups", "available_memory")
+
+FRONT = (
+    Seam(
+        "llm",
+        Kind.CLASS,
+        ("vllm:LLM",),
+        (Use(NATIVE, (call("model"),), note="inside/engine.py"), Use(PATCHED, (call("model"),))),
+        note="every other keyword goes through **kwargs to EngineArgs",
+    ),
+    Seam(
+        "llm.generate",
+        Kind.METHOD,
+        ("vllm:LLM.generate",),
+        tuple(Use(by, (call("use_tqdm", positional=2),)) for by in (NATIVE, PATCHED)),
+    ),
+    Seam(
+        "llm.collective_rpc",
+        Kind.METHOD,
+        ("vllm:LLM.collective_rpc",),
+        tuple(
+            Use(by, (call(positional=1), call("args", positional=1))) for by in (NATIVE, PATCHED)
+        ),
+    ),
+    *names("llm", "vllm:LLM", Kind.ATTRIBUTE, "llm_engine", Use(NATIVE), Use(PATCHED)),
+    Seam(
+        "llm-engine.vllm_config",
+        Kind.ATTRIBUTE,
+        ("vllm.v1.engine.llm_engine:LLMEngine.vllm_config",),
+        (Use(NATIVE), Use(PATCHED)),
+    ),
+    Seam(
+        "sampling-params",
+        Kind.CLASS,
+        ("vllm:SamplingParams", "vllm.sampling_params:SamplingParams"),
+        (
+            *(
+                Use(
+                    by,
+                    (call("max_tokens", "temperature"),),
+                    paths=("vllm.sampling_params:SamplingParams",),
+                    note=_GENERATOR,
+                )
+                for by in (V03, V04)
+            ),
+            *(
+                Use(
+                    by,
+                    (
+                        call(
+                            "max_tokens",
+                            "temperature",
+                            "detokenize",
+                            "prompt_logprobs",
+                            "extra_args",
+                        ),
+                    ),
+                    paths=("vllm:SamplingParams",),
+                )
+                for by in (NATIVE, PATCHED)
+            ),
+        ),
+    ),
+    *names(
+        "sampling-params",
+        "vllm.sampling_params:SamplingParams",
+        Kind.FIELD,
+        "extra_args",
+        Use(PATCHED, note="carries the key of a row to the worker"),
+        Use(NATIVE),
+    ),
+    *names("request-output", "vllm:RequestOutput", Kind.ATTRIBUTE, "prompt_logprobs", Use(NATIVE)),
+    Seam(
+        "logprob.logprob",
+        Kind.FIELD,
+        ("vllm.logprobs:Logprob.logprob", "vllm.sequence:Logprob.logprob"),
+        (Use(NATIVE, note="inside/engine.py, the canary"),),
+    ),
+    Seam("version", Kind.ATTRIBUTE, ("vllm:__version__",), (Use(NATIVE, optional=True),)),
+)
+
+CACHE = (
+    Seam(
+        "kv.groups-uniform",
+        Kind.FUNCTION,
+        (f"{_KV}:_get_kv_cache_groups_uniform_spec",),
+        tuple(Use(by, (call(positional=1),), note=_GENERATOR) for by in (V03, V04)),
+    ),
+    Seam(
+        "kv.unify-hybrid",
+        Kind.FUNCTION,
+        (f"{_KV}:unify_hybrid_kv_cache_specs",),
+        tuple(Use(by, (call(positional=1),), note=_GENERATOR) for by in (V03, V04)),
+    ),
+    Seam(
+        "kv.config-from-groups",
+        Kind.FUNCTION,
+        (f"{_KV}:get_kv_cache_config_from_groups",),
+        (
+            Use(V03, (call(*_GROUP_KEYS, "kv_cache_specs"),), note=_GENERATOR),
+            Use(V04, (call(*_GROUP_KEYS),), note=_GENERATOR),
+            Use(PATCHED, note="the patch drops or passes kv_cache_specs"),
+        ),
+        note="kv_cache_specs went in 0.12.0",
+    ),
+    Seam(
+        "kv.groups",
+        Kind.FUNCTION,
+        (f"{_KV}:get_kv_cache_groups",),
+        (Use(PATCHED, (call(positional=2),)),),
+    ),
+    Seam(
+        "kv.configs",
+        Kind.FUNCTION,
+        (f"{_KV}:get_kv_cache_configs",),
+        (Use(PATCHED, (call(positional=3),)),),
+    ),
+    Seam(
+        "kv.block-hasher",
+        Kind.FUNCTION,
+        (f"{_KV}:get_request_block_hasher",),
+        tuple(Use(by, (call(positional=2),)) for by in (V04, PATCHED)),
+        note="its first parameter is hash_block_size from 0.24.0: pass it by place",
+    ),
+    Seam(
+        "kv.init-none-hash",
+        Kind.FUNCTION,
+        (f"{_KV}:init_none_hash",),
+        tuple(Use(by, (call(positional=1),)) for by in (V04, PATCHED)),
+    ),
+    Seam(
+        "kv.hash-function",
+        Kind.FUNCTION,
+        _HASH,
+        (
+            Use(V04, (call(positional=1),), paths=_HASH[:1], note=_GENERATOR),
+            Use(PATCHED, (call(positional=1),)),
+        ),
+        note="moved in 0.11.1",
+    ),
+    Seam(
+        "kv.num_blocks",
+        Kind.FIELD,
+        ("vllm.v1.kv_cache_interface:KVCacheConfig.num_blocks",),
+        (Use(V03), Use(V04), Use(PATCHED)),
+    ),
+    Seam(
+        "kv.spec.block_size",
+        Kind.FIELD,
+        ("vllm.v1.kv_cache_interface:KVCacheSpec.block_size",),
+        (Use(PATCHED, note="the block size that the workers return"),),
+    ),
+)
+
+SCHEDULING = (
+    Seam(
+        "scheduler",
+        Kind.CLASS,
+        (_SCHEDULER,),
+        (
+            Use(V03, (call(*_SCHEDULER_KEYS),), note=_GENERATOR),
+            Use(V04, (call(*_SCHEDULER_KEYS, "block_size"),), note=_GENERATOR),
+            Use(PATCHED, note="the patch passes block_size where the release asks for it"),
+        ),
+        note="block_size is required from 0.11.1",
+    ),
+    Seam(
+        "scheduler.add_request",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.add_request",),
+        tuple(Use(by, (call(positional=1),), note=_GENERATOR) for by in (V03, V04)),
+        owners=("Scheduler",),
+    ),
+    Seam(
+        "scheduler.schedule",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.schedule",),
+        tuple(Use(by, (call(),), note=_GENERATOR) for by in (V03, V04)),
+        owners=("Scheduler",),
+    ),
+    Seam(
+        "scheduler.finish_requests",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.finish_requests",),
+        tuple(Use(by, (call(positional=2),), note=_GENERATOR) for by in (V03, V04)),
+        owners=("Scheduler",),
+    ),
+    Seam(
+        "scheduler.update_from_output",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.update_from_output",),
+        (Use(PATCHED, (call(positional=2),), note="the loop that leaves no request behind"),),
+        owners=("Scheduler",),
+    ),
+    Seam(
+        "scheduler.has_requests",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.has_requests",),
+        (Use(PATCHED, (call(),)),),
+    ),
+    *names(
+        "scheduler-output",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        Kind.FIELD,
+        "num_scheduled_tokens total_num_scheduled_tokens",
+        Use(V03),
+        Use(V04),
+        Use(PATCHED),
+    ),
+    *names(
+        "scheduler-output",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        Kind.FIELD,
+        "finished_req_ids scheduled_new_reqs scheduled_cached_reqs",
+        Use(PATCHED),
+    ),
+    Seam(
+        "structured-output",
+        Kind.CLASS,
+        ("vllm.v1.structured_output:StructuredOutputManager",),
+        tuple(Use(by, (call("vllm_config"),), note=_GENERATOR) for by in (V03, V04)),
+    ),
+    Seam(
+        "request",
+        Kind.CLASS,
+        (_REQUEST,),
+        (
+            Use(V03, (call(*_REQUEST_KEYS, "eos_token_id"),), note=_GENERATOR),
+            Use(V04, (call(*_REQUEST_KEYS, "eos_token_id", "block_hasher"),), note=_GENERATOR),
+            Use(PATCHED, note="the patch passes eos_token_id where the release takes it"),
+        ),
+        note="eos_token_id went in 0.17.0",
+    ),
+    *names(
+        "request",
+        _REQUEST,
+        Kind.ATTRIBUTE,
+        "request_id status prompt_token_ids num_computed_tokens kv_transfer_params",
+        Use(NATIVE, note="inside/connector.py"),
+    ),
+    Seam(
+        "request-status.FINISHED_ABORTED",
+        Kind.FIELD,
+        ("vllm.v1.request:RequestStatus.FINISHED_ABORTED",),
+        (Use(V03), Use(V04), Use(NATIVE, note="its name is what is matched")),
+    ),
+)
+
+SEAMS = (*FRONT, *CACHE, *SCHEDULING)

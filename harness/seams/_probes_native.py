@@ -1,0 +1,92 @@
+"""Probes of vLLM's own hidden-state capture: method, whitelist and connector."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from harness.seams._bindings import last_name
+from harness.seams._classes import Class, Classes
+from harness.seams._syntax import mentions, method, strings
+
+ABSENT, UNKNOWN = "absent", "unknown"
+_CONNECTOR = (
+    "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector",
+    "ExampleHiddenStatesConnector",
+)
+_WHITELIST = "aux_hidden_states_supported"
+
+
+def targets(classes: Classes) -> str:
+    """Whose hidden states can be had: ``absent``, ``listed``, ``listed with kimi`` or ``any``."""
+    module = classes.tree.module("vllm.config.speculative")
+    if module is None or not mentions(module.tree, "extract_hidden_states"):
+        return ABSENT
+    for part in ast.walk(module.tree):
+        if isinstance(part, ast.Assign) and any(last_name(t) == _WHITELIST for t in part.targets):
+            kimi = any("kimi" in text for text in strings(part.value))
+            return "listed with kimi" if kimi else "listed"
+    return "any"
+
+
+def write_mode(classes: Classes) -> str:
+    """When a sample is written: ``step``, ``step, locked`` or ``finish, locked``."""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    locked = classes.tree.lookup(found.module, "fcntl") is not None
+    if mentions(found.node, "_pending_saves"):
+        return "finish, locked" if locked else UNKNOWN
+    return "step, locked" if locked else "step"
+
+
+def writer_rank(classes: Classes) -> str:
+    """Which tensor-parallel ranks write: ``0`` or ``all``."""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    return "0" if mentions(found.node, "_is_tp_rank_zero") else "all"
+
+
+def layout(classes: Classes) -> str:
+    """The cache layout that the connector asks for."""
+    node = method(classes, *_CONNECTOR, "get_required_kvcache_layout")
+    if node is None:
+        return ABSENT if classes.find(*_CONNECTOR) is None else UNKNOWN
+    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
+    named = [value.value for value in returned if isinstance(value, ast.Constant)]
+    return str(named[0]) if len(named) == 1 else UNKNOWN
+
+
+def finished_count(classes: Classes) -> str:
+    """Does the connector itself say how many ranks report completion?"""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    return "own" if "get_finished_count" in found.names else "inherited"
+
+
+def extra_keys(classes: Classes) -> str:
+    """Keys of ``kv_connector_extra_config`` that the connector reads."""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    return ", ".join(sorted(set(_asked(found)))) or "-"
+
+
+def _asked(found: Class) -> Iterator[str]:
+    for part in ast.walk(found.node):
+        if isinstance(part, ast.Call) and last_name(part.func) == "get_from_extra_config":
+            first = part.args[0] if part.args else None
+            if isinstance(first, ast.Constant):
+                yield str(first.value)
+
+
+PROBES = {
+    "native.targets": targets,
+    "native.connector.write": write_mode,
+    "native.connector.rank": writer_rank,
+    "native.connector.layout": layout,
+    "native.connector.finished-count": finished_count,
+    "native.connector.extra-keys": extra_keys,
+}

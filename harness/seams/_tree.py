@@ -1,0 +1,135 @@
+"""Names of a release, followed through its re-exports; nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from harness.seams._bindings import Bound, Function, Import, bindings, stars
+from harness.seams._source import PACKAGE, Source
+
+_DEEPEST = 12
+"""Re-exports followed before a circle is assumed."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed module.
+
+    Attributes:
+        name: Dotted name.
+        is_package: Whether its file is an ``__init__.py``.
+        tree: Its syntax.
+        names: What it binds, candidates best first.
+        stars: Its star imports.
+        lazy: It has a ``__getattr__``, which may give names that only type checkers see bound.
+    """
+
+    name: str
+    is_package: bool
+    tree: ast.Module
+    names: dict[str, list[Bound]]
+    stars: tuple[Import, ...]
+    lazy: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a name ends.
+
+    Attributes:
+        module: The module that defines it; outside the package for ``node`` None.
+        name: Its name there.
+        node: Its definition; None for another package's or a module.
+        is_module: Whether the name is a module.
+    """
+
+    module: str
+    name: str
+    node: ast.ClassDef | Function | ast.Assign | ast.AnnAssign | None = None
+    is_module: bool = False
+
+    @property
+    def external(self) -> bool:
+        """Whether another package defines it."""
+        return self.module.split(".")[0] != PACKAGE
+
+
+@dataclass
+class Tree:
+    """The modules of one release, parsed when first asked for."""
+
+    source: Source
+    _cache: dict[str, Module | None] = field(default_factory=dict)
+
+    def module(self, name: str) -> Module | None:
+        """Return a module of the package, or None where there is none (or it is no Python)."""
+        if name not in self._cache:
+            self._cache[name] = self._parse(name)
+        return self._cache[name]
+
+    def lookup(self, module: str, name: str) -> Found | None:
+        """Follow a module's name to its definition; None where it cannot be imported."""
+        return self._lookup(module, name, frozenset())
+
+    def _parse(self, name: str) -> Module | None:
+        path = name.replace(".", "/")
+        for file, is_package in ((f"{path}/__init__.py", True), (f"{path}.py", False)):
+            text = self.source.read(file)
+            if text is None:
+                continue
+            try:
+                tree = ast.parse(text)
+            except SyntaxError:
+                return None
+            bound = bindings(tree.body)
+            return Module(
+                name, is_package, tree, bound, tuple(stars(tree.body)), "__getattr__" in bound
+            )
+        return None
+
+    def _lookup(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Found | None:
+        if (module, name) in seen or len(seen) > _DEEPEST:
+            return None
+        seen |= {(module, name)}
+        parsed = self.module(module)
+        if parsed is None:
+            return None
+        for bound in parsed.names.get(name, ()):
+            if bound.typing_only and not parsed.lazy:
+                continue
+            found = self._follow(parsed, name, bound, seen)
+            if found is not None:
+                return found
+        for star in parsed.stars:
+            target = absolute(parsed, star)
+            if target.split(".")[0] == PACKAGE and (found := self._lookup(target, name, seen)):
+                return found
+        if self.module(f"{module}.{name}") is not None:
+            return Found(f"{module}.{name}", "", is_module=True)
+        return None
+
+    def _follow(
+        self, parsed: Module, name: str, bound: Bound, seen: frozenset[tuple[str, str]]
+    ) -> Found | None:
+        value = bound.value
+        if isinstance(value, Import):
+            target = absolute(parsed, value)
+            if target.split(".")[0] != PACKAGE:
+                return Found(target, value.name or "")
+            if value.name is None:
+                return Found(target, "", is_module=True) if self.module(target) else None
+            return self._lookup(target, value.name, seen)
+        alias = value.value if isinstance(value, ast.Assign | ast.AnnAssign) else None
+        if isinstance(alias, ast.Name) and alias.id in parsed.names:
+            return self._lookup(parsed.name, alias.id, seen) or Found(parsed.name, name, value)
+        return Found(parsed.name, name, value)
+
+
+def absolute(module: Module, given: Import) -> str:
+    """Return the full name of the module that an import names."""
+    if given.level == 0:
+        return given.module
+    parts = module.name.split(".")
+    base = parts[: len(parts) - given.level + (1 if module.is_package else 0)]
+    return ".".join([*base, *filter(None, [given.module])])

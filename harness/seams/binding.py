@@ -1,0 +1,155 @@
+"""Binds the calls that consumers make against a surface. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.seams.inventory import SEAMS
+from harness.seams.seam import Call, Consumer, Kind, Seam, Use
+from harness.seams.surface import Entry, Surface
+
+FindingKind = Literal[
+    "missing",
+    "moved",
+    "other-owner",
+    "other-kind",
+    "needs-argument",
+    "unknown-keyword",
+    "too-many-arguments",
+    "unreadable",
+]
+
+_CALLABLE = ("function", "class", "method")
+_DATA = ("field", "initvar", "noinit", "member", "attribute", "property")
+_ACCEPTED: dict[Kind, tuple[str, ...]] = {
+    Kind.MODULE: ("module",),
+    Kind.FUNCTION: ("function", "class"),
+    Kind.CLASS: ("class",),
+    Kind.METHOD: ("method",),
+    Kind.FIELD: _DATA,
+    Kind.ATTRIBUTE: (*_DATA, "variable"),
+    Kind.ENV: ("env",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which a release does not serve a consumer.
+
+    Attributes:
+        seam: The seam's id.
+        by: The consumer.
+        kind: ``missing``: not there; ``moved``: there, where the consumer does not look;
+            ``other-owner``: only another class defines it; ``other-kind``: no longer what the
+            consumer takes it for; ``needs-argument``, ``unknown-keyword`` and
+            ``too-many-arguments``: a call that would raise; ``unreadable``: the syntax does
+            not tell.
+        subject: The argument or the place in question.
+        expected: What the consumer relies on.
+        found: What the release offers.
+    """
+
+    seam: str
+    by: Consumer
+    kind: FindingKind
+    subject: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.seam}: {self.kind} {self.subject}; {self.expected}; found {self.found}"
+
+
+def bind(
+    surface: Surface, consumers: Iterable[Consumer] = Consumer, *, seams: Iterable[Seam] = SEAMS
+) -> tuple[Finding, ...]:
+    """Return every way in which a release does not serve these consumers.
+
+    Raises:
+        NotComparable: ``seams.not-recorded``: the surface lacks a seam.
+    """
+    wanted = set(consumers)
+    return tuple(
+        finding
+        for seam in seams
+        for use in seam.uses
+        if use.by in wanted
+        for finding in _check(seam, use, surface.entry(seam.id))
+    )
+
+
+def bind_call(signature: inspect.Signature, call: Call) -> tuple[FindingKind, str] | None:
+    """Return why a call would raise ``TypeError``, with the argument; None where it binds."""
+    parameters = signature.parameters.values()
+    kinds = {parameter.kind for parameter in parameters}
+    takes = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    by_place = {parameter.name for parameter in takes[: call.positional]}
+    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in call.keywords:
+            if name not in by_name:
+                return ("unknown-keyword", name)
+    if call.positional > len(takes) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return ("too-many-arguments", f"{call.positional} by place, {len(takes)} taken")
+    for parameter in parameters:
+        given = parameter.name in by_place or parameter.name in call.keywords
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if not given and not optional:
+            return ("needs-argument", parameter.name)
+    try:
+        signature.bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
+    except TypeError as error:
+        return ("unreadable", str(error))
+    return None
+
+
+def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
+    known = use.paths or seam.paths
+
+    def finding(kind: FindingKind, subject: str, expected: str, found: str) -> Finding:
+        return Finding(seam.id, use.by, kind, subject, expected, found)
+
+    if entry.missing:
+        if not use.optional:
+            yield finding("missing", known[0], f"{seam.kind} {known[0]}", f"only {entry.where}")
+        return
+    if not set(known) & set(entry.paths):
+        if not use.optional:
+            yield finding("moved", known[0], f"{seam.kind} {known[0]}", entry.paths[0])
+        return
+    if entry.kind == "external":
+        yield finding("unreadable", known[0], f"{seam.kind} in vLLM", f"{entry.where} gives it")
+        return
+    if entry.kind not in _ACCEPTED[seam.kind]:
+        yield finding("other-kind", known[0], str(seam.kind), entry.kind)
+        return
+    if seam.owners and entry.owner not in seam.owners:
+        yield finding(
+            "other-owner",
+            entry.owner,
+            f"defined by {' or '.join(seam.owners)}",
+            f"only {entry.where}:{entry.owner}",
+        )
+    yield from _check_calls(seam, use, entry)
+
+
+def _check_calls(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
+    signature = entry.parsed() if use.calls and entry.kind in _CALLABLE else None
+    for call in use.calls:
+        if signature is None:
+            yield Finding(seam.id, use.by, "unreadable", str(call), str(call), entry.kind)
+            return
+        problem = bind_call(signature, call)
+        if problem is not None:
+            kind, subject = problem
+            yield Finding(seam.id, use.by, kind, subject, str(call), entry.signature or "")

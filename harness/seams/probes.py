@@ -1,0 +1,20 @@
+"""Probes: named questions about behaviour, answered from the files of a release.
+
+A probe never guesses: code of a shape that it does not know is ``unknown``, and what a release
+does not have is ``absent``. The values over 34 releases are in ``fixtures/surfaces``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from harness.seams import _probes_engine, _probes_model, _probes_native
+from harness.seams._classes import Classes
+
+Probe = Callable[[Classes], str]
+
+PROBES: Mapping[str, Probe] = MappingProxyType(
+    {**_probes_engine.PROBES, **_probes_model.PROBES, **_probes_native.PROBES}
+)
+"""Probe name -> the question, asked of an opened release."""

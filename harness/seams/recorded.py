@@ -1,0 +1,45 @@
+"""The surfaces that travel with the package: one file a release."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from harness.data import data_path
+from harness.errors import HarnessError, NotComparable
+from harness.seams.surface import Surface
+
+_FOLDER = "surfaces"
+
+
+def releases() -> tuple[str, ...]:
+    """Return the recorded releases, oldest first."""
+    try:
+        folder = data_path(_FOLDER)
+    except HarnessError:
+        return ()
+    return tuple(sorted((file.stem for file in folder.glob("*.json")), key=_order))
+
+
+@cache
+def recorded(release: str) -> Surface:
+    """Return the recorded surface of a release, such as ``0.16.0``.
+
+    Raises:
+        NotComparable: ``seams.no-record``: that release was never read.
+    """
+    if release not in releases():
+        known = releases()
+        raise NotComparable(
+            "seams.no-record",
+            expected=f"a recorded release: {known[0]} to {known[-1]}" if known else "any record",
+            found=release,
+            where=_FOLDER,
+            next="give its wheel, or record it: harness seams record WHEEL --out FILE",
+        )
+    path = data_path(f"{_FOLDER}/{release}.json")
+    return Surface.loads(path.read_text(encoding="utf-8"), where=str(path))
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release))
