@@ -110,6 +110,8 @@ def _fault(folder: Path, line: ManifestLine, prompts: PromptSet, dtype: str) -> 
     if line != wanted:
         return "its manifest line does not fit its prompt"
     path = folder / line.file
+    if path.is_symlink():
+        return "a link, not a file of its own"
     try:
         if path.stat().st_size != line.bytes:
             return f"{path.stat().st_size} bytes instead of {line.bytes}"

@@ -17,6 +17,7 @@ from harness.dataset.run_info import RUN_FILE, RunIdentity, read_run
 from harness.errors import HarnessError
 from harness.oracles.finding import Finding
 
+_COUNTS = ("samples", "tokens", "bytes")
 _SAMPLE_LIKE = re.compile(r"hs_.*\Z|.*\.safetensors(\..*)?\Z")
 _ANY = PromptLimits(vocab_size=2**31 - 1, max_tokens=2**62)
 
@@ -89,15 +90,24 @@ def _run(folder: Path, bad: list[Finding]) -> dict[str, Any]:
                 run["layers"].get("depths", list(told.depths)),
             ),
         }
-        numbers = (run["prompts"]["count"], run["counts"]["samples"], run["hidden_size"])
-        if not all(type(number) is int for number in numbers) or "arrow" not in run:
+        numbers = [run["hidden_size"]]
+        numbers += [run["prompts"][name] for name in ("count", "tokens")]
+        numbers += [run["counts"][name] for name in _COUNTS]
+        if not all(type(number) is int for number in numbers):
             raise ValueError(f"counts or sizes that are no numbers: {numbers}")
+        if missing := {"state", "manifest"} - run.keys():
+            raise ValueError(f"no field {', '.join(sorted(missing))}")
+        if not isinstance(run["arrow"], dict | None):
+            raise ValueError(f"arrow {run['arrow']!r}")
         if told.dtype not in ("float32", "bfloat16", "float16"):
             raise ValueError(f"dtype {told.dtype!r}")
     except FileNotFoundError:
         bad.append(Finding(RUN_FILE, "run", "the file run.json", "no such file"))
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        bad.append(Finding(RUN_FILE, "run", "run.json as it was written", f"no field {error}"))
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         bad.append(Finding(RUN_FILE, "run", "run.json as it was written", str(error)))
         return {}
     for name, (expected, found) in copies.items():
@@ -131,16 +141,33 @@ def _run_against_manifest(
     run: Mapping[str, Any], text: ManifestText, lines: Mapping[int, ManifestLine]
 ) -> Iterator[Finding]:
     count = run["prompts"]["count"]
-    absent = [index for index in range(count) if index not in lines]
-    if run["state"] != "complete" or absent:
-        found = f"{run['state']}, {len(lines)} samples"
-        first = f", first missing index {absent[0]}" if absent else ""
+    # Not a list of all: a count may be anything.
+    absent = next((index for index in range(count) if index not in lines), None)
+    if run["state"] != "complete" or absent is not None:
+        reason = f" ({run['reason']})" if run.get("reason") else ""
+        found = f"{run['state']}{reason}, {len(lines)} samples"
+        first = "" if absent is None else f", first missing index {absent}"
         yield Finding(RUN_FILE, "complete", f"complete, {count} samples", found + first)
     for index, line in lines.items():
         if index >= count:
             yield Finding(line.id, "extra", f"an index below {count}", str(index))
-    if run["manifest"] is not None and digest(text.data) != run["manifest"]:
-        yield Finding(MANIFEST, "manifest-checksum", run["manifest"], digest(text.data))
+    if run["manifest"] is None and run["state"] != "complete":
+        return  # A session that did not end knows neither its manifest nor its counts.
+    if digest(text.data) != run["manifest"]:
+        yield Finding(MANIFEST, "manifest-checksum", str(run["manifest"]), digest(text.data))
+    yield from _counts(run, lines)
+
+
+def _counts(run: Mapping[str, Any], lines: Mapping[int, ManifestLine]) -> Iterator[Finding]:
+    listed = {
+        "samples": len(lines),
+        "tokens": sum(line.tokens for line in lines.values()),
+        "bytes": sum(line.bytes for line in lines.values()),
+    }
+    for name in _COUNTS:
+        if run["counts"][name] != listed[name]:
+            expected = f"{listed[name]} {name}, as in the manifest"
+            yield Finding(RUN_FILE, "counts", expected, str(run["counts"][name]))
 
 
 def _prompts(
@@ -203,6 +230,9 @@ def _prompts_against_run(
         # Its names and absent masks come from the manifest, so all lines must be there.
         expected = run["prompts"]["fingerprint"]
         yield Finding(ARROW_FOLDER, "prompts-fingerprint", expected, prompts.fingerprint)
+    if run["prompts"]["tokens"] != prompts.tokens:
+        expected = f"{prompts.tokens} prompt tokens, as in {ARROW_FOLDER}"
+        yield Finding(RUN_FILE, "counts", expected, str(run["prompts"]["tokens"]))
 
 
 def _prompts_against_lines(

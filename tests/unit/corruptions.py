@@ -137,6 +137,13 @@ def swap_files(out: Path, a: int, b: int) -> None:
     sample(out, b).write_bytes(keep)
 
 
+def move_behind_link(path: Path) -> None:
+    """The very same bytes, but behind a link: what it points at can change or go."""
+    elsewhere = path.parent.parent / f"elsewhere-{path.name}"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
 def swap_samples(out: Path, a: int, b: int) -> None:
     """Two results exchanged before they were published."""
     swap_files(out, a, b)
@@ -183,6 +190,30 @@ def rewrite_prompts(out: Path, change: Callable[[list[dict[str, Any]]], Any]) ->
 
 ARROW_DATA = "prompts_arrow/data-00000-of-00001.arrow"
 
+
+def replace_line(out: Path, number: int, text: str) -> None:
+    lines = (out / "manifest.jsonl").read_text().splitlines()
+    lines[number] = text
+    (out / "manifest.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def add_one(counts: dict[str, Any], name: str) -> None:
+    counts[name] += 1
+
+
+ODD_RUNS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("counts null", lambda r: r.update(counts=None)),
+    ("a count of text", lambda r: r["counts"].update(tokens="many")),
+    ("no count of tokens", lambda r: r["counts"].pop("tokens")),
+    ("layers a list", lambda r: r.update(layers=[])),
+    ("model null", lambda r: r.update(model=None)),
+    ("prompts a list", lambda r: r.update(prompts=[])),
+    ("identity null", lambda r: r.update(identity=None)),
+    ("arrow a text", lambda r: r.update(arrow="x")),
+    ("no state", lambda r: r.pop("state")),
+    ("no manifest", lambda r: r.pop("manifest")),
+]
+
 # What is done to a good folder, and one (id, check) that must be among the findings.
 Corruption = tuple[str, Callable[[Path], Any], str, str]
 CATALOGUE: list[Corruption] = [
@@ -210,6 +241,19 @@ CATALOGUE: list[Corruption] = [
         lambda o: shutil.copy(sample(o, 3), sample(o, 2)),
         "p2",
         "checksum",
+    ),
+    ("sample behind a link", lambda o: move_behind_link(sample(o, 2)), "p2", "link"),
+    (
+        "sample behind a link to nothing",
+        lambda o: (sample(o, 2).unlink(), sample(o, 2).symlink_to(o / "nothing")),
+        "p2",
+        "link",
+    ),
+    (
+        "an unlisted sample behind a link",
+        lambda o: sample(o, 78).symlink_to(sample(o, 2)),
+        "hs_78.safetensors",
+        "extra",
     ),
     ("two samples swapped on disk", lambda o: swap_files(o, 1, 2), "p1", "checksum"),
     (
@@ -311,7 +355,52 @@ CATALOGUE: list[Corruption] = [
         "prompts_arrow",
         "prompts-fingerprint",
     ),
+    *(
+        (
+            f"manifest line that is {text}",
+            lambda o, text=text: replace_line(o, 2, text),
+            "manifest.jsonl",
+            "manifest-line",
+        )
+        for text in ("null", "[]", "3", '"x"', "", "{}", "[" * 100_000)
+    ),
     # run.json
+    *(
+        (
+            f"run that counts other {name}, signed",
+            lambda o, name=name: sign_run(o, lambda r: add_one(r["counts"], name)),
+            "run.json",
+            "counts",
+        )
+        for name in ("samples", "tokens", "bytes")
+    ),
+    (
+        "run that counts other prompt tokens, signed",
+        lambda o: sign_run(o, lambda r: add_one(r["prompts"], "tokens")),
+        "run.json",
+        "counts",
+    ),
+    *(
+        (
+            f"run with {name}, signed",
+            lambda o, change=change: sign_run(o, change),
+            "run.json",
+            "run",
+        )
+        for name, change in ODD_RUNS
+    ),
+    (
+        "run complete without its manifest's checksum, signed",
+        lambda o: sign_run(o, lambda r: r.update(manifest=None)),
+        "manifest.jsonl",
+        "manifest-checksum",
+    ),
+    (
+        "run of more prompts than can be listed, signed",
+        lambda o: sign_run(o, lambda r: r["prompts"].update(count=10**15)),
+        "run.json",
+        "complete",
+    ),
     ("run missing", lambda o: (o / "run.json").unlink(), "run.json", "run"),
     ("run cut", lambda o: cut(o / "run.json", 3), "run.json", "run"),
     ("run edited", lambda o: flip(o / "run.json", 200), "run.json", "run"),

@@ -166,6 +166,18 @@ def test_run_that_ends_early_says_how_and_goes_on(
     assert (read_run(out)["state"], read_run(out)["reason"]) == ("complete", None)
 
 
+def test_sample_behind_a_link_is_made_again_and_its_target_stays(
+    out: Path, prompts: PromptSet, tmp_path: Path
+) -> None:
+    build(out, prompts)
+    target = (out / "hs_2.safetensors").rename(tmp_path / "elsewhere")
+    (out / "hs_2.safetensors").symlink_to(target)
+    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
+        assert folder.missing == [2]
+        assert dict(folder.healed.dropped) == {"hs_2.safetensors": "a link, not a file of its own"}
+    assert target.is_file()
+
+
 def test_failure_after_the_end_changes_nothing(out: Path, prompts: PromptSet) -> None:
     def end_then_fail() -> None:
         with OutputFolder.open(out, run_info(prompts), prompts) as folder:

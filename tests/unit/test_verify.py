@@ -143,6 +143,25 @@ def test_unfinished_run_is_not_ok_but_its_samples_are_checked(tmp_path: Path) ->
     assert bad.found == "started, 2 samples, first missing index 1"
 
 
+def test_interrupted_run_is_not_ok_and_says_why_and_its_samples_are_checked(tmp_path: Path) -> None:
+    prompts = make_prompts(tmp_path, 5)
+
+    def run() -> None:
+        with OutputFolder.open(tmp_path / "out", run_info(prompts), prompts) as folder:
+            publish(folder, prompts, 3)
+            publish(folder, prompts, 0)
+            raise RuntimeError("the disk went away")
+
+    with pytest.raises(RuntimeError):
+        run()
+    report = verify(tmp_path / "out")
+    assert report.checked == 2
+    (bad,) = report.bad
+    assert bad.found == (
+        "failed (RuntimeError: the disk went away), 2 samples, first missing index 1"
+    )
+
+
 def test_notes_of_the_user_and_leftover_hidden_files_are_no_fault(good: Path) -> None:
     (good / "README.md").write_text("about this")
     (good / ".DS_Store").touch()
