@@ -101,7 +101,7 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         if pending.probe is not None:
             host, event = _to_host(self, rows[:, list(pending.probe)])
             self._spool.submit(_task(f"{pending.key}.probe", host, pending.token_ids, event))
-        host, event = _to_host(self, rows[:, list(pending.columns)])
+        host, event = _to_host(self, _in_order(rows, pending.columns))
         self._spool.submit(_task(pending.key, host, pending.token_ids, event))
         # get_finished frees the blocks once this event says that the copy is done.
         self._req_copy_events[pending.req_id] = event
@@ -122,6 +122,12 @@ def read_rows(cache: torch.Tensor, blocks: list[int], block_size: int, tokens: i
     base = torch.tensor(blocks, dtype=torch.long).unsqueeze(1) * block_size
     slots = (base + torch.arange(block_size)).flatten()[:tokens]
     return stock.extract_from_kv_cache(cache, slots.to(cache.device, non_blocking=True), tokens)
+
+
+def _in_order(rows: torch.Tensor, columns: tuple[int, ...]) -> torch.Tensor:
+    """Put columns into the caller's order; rows that are in it already are not copied."""
+    same = columns == tuple(range(rows.shape[1]))
+    return rows if same else rows[:, list(columns)]
 
 
 def _to_host(connector: SpoolConnector, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:

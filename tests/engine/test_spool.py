@@ -58,22 +58,32 @@ def test_a_strided_view_is_written_in_its_own_order(tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "a.safetensors")["hidden_states"], tensor)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("check", "spoil"),
     [
         ("finite", lambda t: t[3, 1].__setitem__(7, float("nan"))),
+        ("finite", lambda t: t[3, 1].fill_(float("nan"))),
         ("finite", lambda t: t[3, 1].__setitem__(7, float("-inf"))),
         ("constant-row", lambda t: t[4, 2].zero_()),
         ("constant-row", lambda t: t[4, 2].fill_(1.5)),
+        ("constant-row", lambda t: t[4, 2].zero_()[::2].neg_()),
         ("equal-columns", lambda t: t[:, 2].copy_(t[:, 0])),
     ],
 )
-def test_each_spoiled_row_is_named(check: str, spoil: object) -> None:
-    tensor = rows()
+def test_each_spoiled_row_is_named(check: str, spoil: object, dtype: torch.dtype) -> None:
+    tensor = rows().to(dtype)
     assert row_faults(tensor) == []
     spoil(tensor)  # type: ignore[operator]
     (fault,) = row_faults(tensor)
     assert fault["check"] == check
+
+
+def test_opposite_values_are_no_constant_row() -> None:
+    tensor = rows()
+    tensor[1, 1] = 1.5
+    tensor[1, 1, 1::2] = -1.5
+    assert row_faults(tensor) == []
 
 
 def test_a_sample_of_one_row_has_no_false_fault() -> None:
