@@ -33,7 +33,8 @@ LINE = Fields(
     frozenset({"id", "input_ids", "loss_mask", *_CONVERSATION}), ("input_ids", "loss_mask")
 )
 COLUMN = Fields(frozenset({"id", "input_ids", "loss_mask", "seq_len"}), LINE.vital)
-CONVERSATION = Fields(frozenset({"id", *_CONVERSATION}), _CONVERSATION)
+# A line without its turns is refused as it is, and conversation_id or message_id is no mistake.
+CONVERSATION = Fields(frozenset({"id", *_CONVERSATION}), ("tools",))
 
 
 def refuse_misspelt(where: str, names: Collection[str], fields: Fields) -> None:

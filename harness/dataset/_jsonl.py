@@ -31,7 +31,7 @@ def add_lines(path: Path, builder: PromptBuilder) -> None:
                 f"the fields {sorted(row)}",
                 where,
                 "token ids are what is sent: write input_ids, or give a file whose every line "
-                "is a conversation",
+                "is a conversation (the field conversations or messages)",
             )
         builder.add(where, row.get("id"), row["input_ids"], row.get("loss_mask"))
 

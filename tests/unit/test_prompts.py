@@ -345,12 +345,13 @@ def test_unknown_fields_are_noted_once_each_with_count_and_first_place(tmp_path:
 
 
 def test_the_fields_of_a_conversation_are_noted_too(tmp_path: Path) -> None:
-    rows = [{"id": "a", "messages": [], "tools": [], "system": "Be brief."}]
+    rows = [{"id": "a", "messages": [], "system": "Be brief.", "conversation_id": 7}]
     path = write_lines(tmp_path / "chat.jsonl", rows)
     tokens = write_lines(tmp_path / "ids.jsonl", [GOOD])
-    (note,) = read_prompts(path, limits=LIMITS, tokenise=lambda _: tokens).notes
-    assert (note.count, note.examples) == (1, (f"first at {path}:1",))
-    assert "'system'" in note.message
+    first, second = read_prompts(path, limits=LIMITS, tokenise=lambda _: tokens).notes
+    assert (first.count, first.examples) == (1, (f"first at {path}:1",))
+    assert "'system'" in first.message
+    assert "'conversation_id'" in second.message
 
 
 def test_a_conversation_beside_ids_is_no_unknown_field(tmp_path: Path) -> None:
