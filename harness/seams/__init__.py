@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness.seams._fields import Field
 from harness.seams._open import open_source
-from harness.seams._read import read_surface
+from harness.seams._read import read_surface, surface_of
 from harness.seams.binding import Finding, bind, bind_call
 from harness.seams.inventory import BY_ID, SEAMS, used_by
 from harness.seams.recorded import recorded, releases
@@ -35,5 +35,6 @@ __all__ = [
     "read_surface",
     "recorded",
     "releases",
+    "surface_of",
     "used_by",
 ]

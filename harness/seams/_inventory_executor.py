@@ -66,10 +66,22 @@ SEAMS = (
         (Use(PATCHED, (call(),), optional=True, note="its own call from 0.27.0"),),
     ),
     Seam(
+        "executor.get_kv_cache_specs",
+        Kind.METHOD,
+        (f"{_EXECUTOR}.get_kv_cache_specs",),
+        (Use(PATCHED, (call(),)),),
+    ),
+    Seam(
         "executor.shutdown",
         Kind.METHOD,
         (f"{_EXECUTOR}.shutdown",),
         tuple(Use(by, (call(),), note=_GENERATOR) for by in (V03, V04)),
+    ),
+    Seam(
+        "executor.kv-layout",
+        Kind.FUNCTION,
+        ("vllm.v1.attention.backends.utils:resolve_kv_cache_layout",),
+        (Use(PATCHED, optional=True, note="what the engine core calls before workers start"),),
     ),
     Seam(
         "executor-uni.collective_rpc",

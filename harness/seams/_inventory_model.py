@@ -9,6 +9,11 @@ _DEEPSEEK = "vllm.model_executor.models.deepseek_v2"
 _MODEL = f"{_DEEPSEEK}:DeepseekV2Model"
 _CAUSAL = f"{_DEEPSEEK}:DeepseekV2ForCausalLM"
 _KIMI = "vllm.model_executor.models.kimi_k25:KimiK25ForConditionalGeneration"
+_LLAMA = "vllm.model_executor.models.llama"
+_LLAMA_EMBED = (
+    f"{_LLAMA}:LlamaModel.embed_input_ids",
+    f"{_LLAMA}:LlamaModel.get_input_embeddings",
+)
 _EMBED = (f"{_MODEL}.embed_input_ids", f"{_MODEL}.get_input_embeddings")
 _FORWARD = call(positional=4)
 _LAYER = call("hidden_states", "positions", "residual")
@@ -128,6 +133,22 @@ MODELS = (
         ),
         owners=("DeepseekV2DecoderLayer",),
         note="llama_4_scaling came with a default in 0.12.0",
+    ),
+    Seam(
+        "llama.model.embed",
+        Kind.METHOD,
+        _LLAMA_EMBED,
+        (
+            Use(V03, (call(positional=1),), paths=_LLAMA_EMBED[1:], note=_EXTENSION),
+            Use(V04, (call(positional=1),), paths=_LLAMA_EMBED[:1], note=_EXTENSION),
+        ),
+        note="the other family that the generator is used with; renamed in 0.11.1",
+    ),
+    Seam(
+        "llama.layer.forward",
+        Kind.METHOD,
+        (f"{_LLAMA}:LlamaDecoderLayer.forward",),
+        tuple(Use(by, (_LAYER,), note=_EXTENSION) for by in (V03, V04)),
     ),
     Seam(
         "norm.forward",

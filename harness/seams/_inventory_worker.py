@@ -108,6 +108,13 @@ RUNNER = (
         Use(PATCHED, optional=True, note="asked where it is"),
     ),
     Seam(
+        "runner-output",
+        Kind.CLASS,
+        ("vllm.v1.outputs:ModelRunnerOutput",),
+        (Use(PATCHED),),
+        note="what sample_tokens returns and update_from_output takes",
+    ),
+    Seam(
         "cpu-runner",
         Kind.CLASS,
         ("vllm.v1.worker.cpu_model_runner:CPUModelRunner",),

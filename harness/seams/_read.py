@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from harness.seams._source import Named
 from harness.seams._tree import Found, Tree
 from harness.seams.inventory import SEAMS
 from harness.seams.probes import PROBES
+from harness.seams.recorded import recorded, releases
 from harness.seams.seam import Kind, Seam
 from harness.seams.surface import MISSING, Entry, Surface
 
 _PROPERTIES = ("property", "cached_property")
+_RELEASE = re.compile(r"\d+(\.\d+)+\w*")
 _LONGEST = 120
 """Characters of a variable's value that are kept."""
 
@@ -46,6 +49,21 @@ def read_surface(
         entries={seam.id: read_entry(classes, seam) for seam in seams},
         probes={name: probe(classes) for name, probe in PROBES.items()},
     )
+
+
+def surface_of(name: str) -> Surface:
+    """Return the surface of a recorded release, or read one from a source.
+
+    Args:
+        name: A release, such as ``0.16.0``, or whatever :func:`read_surface` takes.
+
+    Raises:
+        NotComparable: ``seams.no-record``: a release that is not recorded.
+        HarnessError: As :func:`read_surface`.
+    """
+    if name in releases() or (_RELEASE.fullmatch(name) and not Path(name).exists()):
+        return recorded(name)
+    return read_surface(name)
 
 
 def read_entry(classes: Classes, seam: Seam) -> Entry:

