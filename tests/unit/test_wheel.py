@@ -127,6 +127,15 @@ def test_data_is_found_in_the_installed_package(environment: Environment) -> Non
     assert found.read_bytes() == (ROOT / "fixtures" / "prompts" / "mixed.jsonl").read_bytes()
 
 
+def test_recorded_surfaces_are_found_in_the_installed_package(environment: Environment) -> None:
+    said = json.loads(environment.run("harness", "seams", "show", "0.16.0", "--json").stdout)
+    recorded = json.loads((ROOT / "fixtures" / "surfaces" / "0.16.0.json").read_text())
+    assert said["digest"] == recorded["digest"]
+    code = "from harness.seams import releases; print(len(releases()))"
+    files = list((ROOT / "fixtures" / "surfaces").glob("*.json"))
+    assert int(environment.run("python", "-c", code).stdout) == len(files)
+
+
 def test_commands_explain_themselves(environment: Environment) -> None:
     assert "Exit codes" in environment.run("harness", "--help").stdout
     for command in ("demo", "extract", "verify", "doctor"):

@@ -1,0 +1,107 @@
+"""``harness seams record`` and ``harness seams show``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.cli._outcome import command, log, print_json
+from harness.errors import UsageError
+from harness.seams import Finding, Surface, bind, read_surface, surface_of
+
+app = typer.Typer(
+    help="What a vLLM release offers where the harness and speculators touch it.",
+    no_args_is_help=True,
+)
+
+_SOURCE = "A wheel, a source archive, a folder that holds vllm/, or an interpreter."
+
+
+@app.command("record")
+@command
+def record(
+    source: Annotated[str, typer.Argument(help=_SOURCE)],
+    out: Annotated[
+        Path | None, typer.Option(help="File, or folder for RELEASE.json; stdout without it.")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option(help="Version of a source that does not tell it.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Read a release without importing it, and write its surface as JSON."""
+    surface = read_surface(source, release=release)
+    if out is None:
+        sys.stdout.write(surface.dumps())
+        return
+    path = out / f"{surface.release}.json" if out.is_dir() else out
+    _write(path, surface)
+    if json_output:
+        print_json(_head(surface) | {"out": str(path)})
+    else:
+        log.print(f"{surface.build} {surface.release} written to {path}", markup=False)
+
+
+@app.command("show")
+@command
+def show(
+    name: Annotated[str, typer.Argument(help=f"A recorded release such as 0.16.0. {_SOURCE}")],
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show a release's probes, and which calls would not get through to it."""
+    surface = surface_of(name)
+    findings = bind(surface)
+    if json_output:
+        print_json(
+            _head(surface)
+            | {
+                "probes": dict(surface.probes),
+                "findings": [vars(finding) for finding in findings],
+                "entries": {id: entry.to_json() for id, entry in surface.entries.items()},
+            }
+        )
+        return
+    console = Console()
+    console.print(_probes(surface))
+    console.print(_findings(findings))
+
+
+def _head(surface: Surface) -> dict[str, str]:
+    return {"release": surface.release, "build": surface.build, "digest": surface.digest}
+
+
+def _probes(surface: Surface) -> Table:
+    table = Table(title=f"probes of {surface.build} {surface.release}")
+    table.add_column("probe")
+    table.add_column("value", overflow="fold")
+    for probe, value in sorted(surface.probes.items()):
+        table.add_row(probe, escape(value))
+    return table
+
+
+def _findings(findings: tuple[Finding, ...]) -> Table:
+    table = Table(title=f"{len(findings)} places where a consumer would not get through")
+    for column in ("consumer", "seam", "finding", "subject", "found"):
+        table.add_column(column, overflow="fold")
+    for one in findings:
+        table.add_row(*map(escape, (one.by, one.seam, one.kind, one.subject, one.found)))
+    return table
+
+
+def _write(path: Path, surface: Surface) -> None:
+    try:
+        path.write_text(surface.dumps(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "seams.cannot-write",
+            expected="a file that can be written",
+            found=error.strerror or str(error),
+            where=str(path),
+            next="choose another --out",
+        ) from error
