@@ -13,7 +13,7 @@ from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
 from harness.errors import UsageError
-from harness.seams import Finding, Surface, bind, read_surface, surface_of
+from harness.seams import Consumer, Finding, Surface, bind, read_surface, surface_of
 
 app = typer.Typer(
     help="What a vLLM release offers where the harness and speculators touch it.",
@@ -62,7 +62,7 @@ def show(
             _head(surface)
             | {
                 "probes": dict(surface.probes),
-                "findings": [vars(finding) for finding in findings],
+                "findings": [vars(one) | {"reason": one.reason} for one in findings],
                 "entries": {id: entry.to_json() for id, entry in surface.entries.items()},
             }
         )
@@ -86,11 +86,15 @@ def _probes(surface: Surface) -> Table:
 
 
 def _findings(findings: tuple[Finding, ...]) -> Table:
-    table = Table(title=f"{len(findings)} places where a consumer would not get through")
-    for column in ("consumer", "seam", "finding", "subject", "found"):
+    table = Table(title="who gets through")
+    for column in ("consumer", "seam", "finding"):
         table.add_column(column, overflow="fold")
-    for one in findings:
-        table.add_row(*map(escape, (one.by, one.seam, one.kind, one.subject, one.found)))
+    for consumer in Consumer:
+        met = [one for one in findings if one.by is consumer]
+        for one in met:
+            table.add_row(escape(one.by), escape(one.seam), escape(one.reason))
+        if not met:
+            table.add_row(escape(consumer), "all", "[green]ok[/]")
     return table
 
 

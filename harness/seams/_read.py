@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.seams import _signature
@@ -43,12 +45,13 @@ def read_surface(
     """
     named = source if isinstance(source, Named) else open_source(source, release=release)
     classes = Classes(Tree(named.source))
-    return Surface(
-        release=named.release,
-        build=named.build,
-        entries={seam.id: read_entry(classes, seam) for seam in seams},
-        probes={name: probe(classes) for name, probe in PROBES.items()},
-    )
+    with _no_collection():
+        return Surface(
+            release=named.release,
+            build=named.build,
+            entries={seam.id: read_entry(classes, seam) for seam in seams},
+            probes={name: probe(classes) for name, probe in PROBES.items()},
+        )
 
 
 def surface_of(name: str) -> Surface:
@@ -81,6 +84,21 @@ def read_entry(classes: Classes, seam: Seam) -> Entry:
     if found is None:
         return Entry(MISSING, where=deepest)
     return Entry(**{**vars(found), "paths": tuple(paths)})
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the collector: it would walk the syntax trees, which have no cycles, over and over.
+
+    It takes 40 % of the time of reading vLLM 0.32.0.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _at(classes: Classes, kind: Kind, path: str) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Sequence
+from functools import cache
 
 from harness.seams._bindings import Function, last_name
 
@@ -53,6 +54,7 @@ def of_parts(positional: Sequence[str], keyword_only: Sequence[str]) -> str:
     return f"({', '.join(parts)})"
 
 
+@cache
 def parse(text: str) -> inspect.Signature:
     """Return the signature that a text stands for; defaults stay source text."""
     node = ast.parse(f"def f{text}: ...").body[0]
@@ -79,8 +81,6 @@ def parse(text: str) -> inspect.Signature:
     ]
     if args.kwarg:
         found.append(_parameter(args.kwarg.arg, _PARAMETER.VAR_KEYWORD, None))
-    # A required field may follow one with a default, in a dataclass of keywords or a subclass
-    # of another release's; the syntax forbids it, so such text never gets here.
     return inspect.Signature(found)
 
 

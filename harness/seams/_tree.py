@@ -22,7 +22,8 @@ class Module:
         tree: Its syntax.
         names: What it binds, candidates best first.
         stars: Its star imports.
-        lazy: It has a ``__getattr__``, which may give names that only type checkers see bound.
+        lazy: Names that its ``__getattr__`` may give, though only type checkers see them bound:
+            all text constants of the module, in which such a function looks names up.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Module:
     tree: ast.Module
     names: dict[str, list[Bound]]
     stars: tuple[Import, ...]
-    lazy: bool
+    lazy: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,8 @@ class Tree:
             except SyntaxError:
                 return None
             bound = bindings(tree.body)
-            return Module(
-                name, is_package, tree, bound, tuple(stars(tree.body)), "__getattr__" in bound
-            )
+            lazy = _texts(tree) if "__getattr__" in bound else frozenset()
+            return Module(name, is_package, tree, bound, tuple(stars(tree.body)), lazy)
         return None
 
     def _lookup(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Found | None:
@@ -96,7 +96,7 @@ class Tree:
         if parsed is None:
             return None
         for bound in parsed.names.get(name, ()):
-            if bound.typing_only and not parsed.lazy:
+            if bound.typing_only and name not in parsed.lazy:
                 continue
             found = self._follow(parsed, name, bound, seen)
             if found is not None:
@@ -133,3 +133,8 @@ def absolute(module: Module, given: Import) -> str:
     parts = module.name.split(".")
     base = parts[: len(parts) - given.level + (1 if module.is_package else 0)]
     return ".".join([*base, *filter(None, [given.module])])
+
+
+def _texts(tree: ast.Module) -> frozenset[str]:
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return frozenset(node.value for node in nodes if isinstance(node.value, str))

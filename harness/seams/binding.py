@@ -59,8 +59,22 @@ class Finding:
     expected: str
     found: str
 
+    @property
+    def reason(self) -> str:
+        """The finding in a few words, such as ``needs block_size``."""
+        return {
+            "missing": f"missing in {self.found}",
+            "moved": f"moved to {self.found}",
+            "other-owner": f"defined by {self.subject} only",
+            "other-kind": f"now a {self.found}",
+            "needs-argument": f"needs {self.subject}",
+            "unknown-keyword": f"does not know {self.subject}",
+            "too-many-arguments": f"takes fewer arguments: {self.subject}",
+            "unreadable": f"cannot be read: {self.found}",
+        }[self.kind]
+
     def __str__(self) -> str:
-        return f"{self.seam}: {self.kind} {self.subject}; {self.expected}; found {self.found}"
+        return f"{self.by}: {self.seam} {self.reason}"
 
 
 def bind(
@@ -121,7 +135,7 @@ def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
 
     if entry.missing:
         if not use.optional:
-            yield finding("missing", known[0], f"{seam.kind} {known[0]}", f"only {entry.where}")
+            yield finding("missing", known[0], f"{seam.kind} {known[0]}", entry.where)
         return
     if not set(known) & set(entry.paths):
         if not use.optional:
@@ -138,7 +152,7 @@ def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
             "other-owner",
             entry.owner,
             f"defined by {' or '.join(seam.owners)}",
-            f"only {entry.where}:{entry.owner}",
+            f"{entry.where}:{entry.owner}",
         )
     yield from _check_calls(seam, use, entry)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from harness.errors import NotComparable
-from harness.seams import Call, Consumer, Kind, Seam, Surface, Use, bind, bind_call
+from harness.seams import Call, Consumer, Finding, Kind, Seam, Surface, Use, bind, bind_call
+from harness.seams.binding import FindingKind
 from tests.unit.releases import findings, relied, surface
 
 SCHEDULER = """
@@ -151,6 +153,13 @@ def test_call_whose_signature_cannot_be_read_is_never_called_good(tmp_path: Path
     for path, kind in (("vllm.m:C", Kind.CLASS), ("vllm.m:f", Kind.FUNCTION)):
         ((found, _),) = findings(tmp_path, files, relied(kind, path, Call(1)))
         assert found == "unreadable"
+
+
+def test_every_kind_of_finding_has_its_words() -> None:
+    for kind in get_args(FindingKind):
+        one = Finding("scheduler", Consumer.NATIVE, kind, "SUBJECT", "", "FOUND")
+        assert "SUBJECT" in one.reason or "FOUND" in one.reason
+        assert str(one) == f"native: scheduler {one.reason}"
 
 
 def test_seam_that_a_surface_does_not_have_is_not_comparable() -> None:

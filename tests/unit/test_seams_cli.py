@@ -40,11 +40,13 @@ def test_show_tells_probes_and_what_does_not_get_through() -> None:
         "by": "speculators-0.3.0",
         "kind": "needs-argument",
         "subject": "block_size",
+        "reason": "needs block_size",
     }
     assert any(crash.items() <= finding.items() for finding in said["findings"])
     assert said["entries"]["scheduler"]["kind"] == "class"
     table = _run("show", "0.16.0")
     assert "execute-model.two-phase" in table
+    assert "needs block_size" in table
 
 
 @pytest.mark.parametrize(

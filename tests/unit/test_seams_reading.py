@@ -66,7 +66,7 @@ def test_positional_only_parameters_stay_so(tmp_path: Path) -> None:
         "import sys\nif sys.platform == 'linux':\n    from vllm.deep.real import f\n"
         "else:\n    f = None\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from vllm.deep.real import f\n"
-        "def __getattr__(name): ...\n",
+        "def __getattr__(name):\n    if name == 'f': ...\n",
         "from typing import TYPE_CHECKING\n"
         "if not TYPE_CHECKING:\n    from vllm.deep.real import f\nelse:\n    f = object\n",
     ],
@@ -86,6 +86,20 @@ def test_name_for_type_checkers_alone_cannot_be_imported(tmp_path: Path) -> None
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from vllm.real import f\n"
     files = {"hub.py": text, "real.py": FUNCTION}
     assert entry(tmp_path, files, Kind.FUNCTION, "vllm.hub:f").missing
+
+
+def test_lazy_name_is_there_only_while_the_module_looks_it_up(tmp_path: Path) -> None:
+    text = """
+        from typing import TYPE_CHECKING
+        TABLE = {"f": ".real:f"}
+        if TYPE_CHECKING:
+            from vllm.real import f, g
+        def __getattr__(name):
+            return TABLE[name]
+    """
+    files = {"hub.py": text, "real.py": FUNCTION + "g = f\n"}
+    assert entry(tmp_path, files, Kind.FUNCTION, "vllm.hub:f").where == "vllm.real"
+    assert entry(tmp_path, files, Kind.FUNCTION, "vllm.hub:g").missing
 
 
 def test_name_imported_in_a_circle_is_missing(tmp_path: Path) -> None:

@@ -142,6 +142,30 @@ def test_every_vllm_import_of_the_engine_side_is_a_seam() -> None:
                     assert any(p == name or p.startswith(f"{name}.") for p in known), (file, name)
 
 
+def test_every_setting_of_the_recipe_is_a_seam() -> None:
+    arguments = {name for use in BY_ID["engine-args"].uses for name in use.calls[0].keywords}
+    arguments |= {s.id.removeprefix("engine-args.") for s in SEAMS if s.id.startswith("engine-a")}
+    variables = {s.id.removeprefix("env.") for s in SEAMS if s.id.startswith("env.")}
+    fields = {path.rpartition(".")[2] for seam in SEAMS for path in seam.paths}
+    told: set[str] = set()
+    for file in sorted((INSIDE.parent / "recipe").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "Setting":
+                continue
+            texts = [n.value for n in node.args if isinstance(n, ast.Constant)]
+            told.add(str(texts[0]))
+            if "environment" in texts and str(texts[0]).startswith("VLLM_"):
+                assert texts[0] in variables, file
+            elif "environment" not in texts and "preload" not in texts:
+                assert texts[0] in arguments, file
+            for kept in node.keywords:
+                if kept.arg == "expect" and isinstance(kept.value, ast.Dict):
+                    for key in kept.value.keys:
+                        dotted = key.value if isinstance(key, ast.Constant) else ""
+                        assert not dotted or set(str(dotted).split(".")[:2]) <= fields, file
+    assert len(told) > 30
+
+
 # What moved, and when
 
 
