@@ -316,9 +316,9 @@ def test_latent_attention_cannot_be_forced_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "workers", "threads"), [(2, 1, 2), (2, 2, 1), (1, 2, 1), (64, 8, 8)]
+    ("cores", "workers", "threads"), [(2, 1, 1), (2, 2, 1), (1, 2, 1), (64, 8, 7)]
 )
-def test_cpu_workers_share_the_cores_without_binding_to_numa_nodes(
+def test_cpu_workers_share_all_cores_but_one_without_binding_to_numa_nodes(
     cores: int, workers: int, threads: int
 ) -> None:
     made = recipe(platform=Platform("cpu", cores), tensor_parallel_size=workers)
