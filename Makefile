@@ -14,10 +14,10 @@ PYTEST := $(BIN)/python -m pytest
 # What Python compiles on the first run, later runs must find.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-engine test-slow lint gen2 clean
+.PHONY: demo test test-unit test-engine test-slow lint gen1 gen2 clean
 .DEFAULT_GOAL := demo
 
-gen2:
+gen1 gen2:
 	@$(SETUP) $@
 
 demo: $(LANE)
@@ -28,10 +28,10 @@ test: test-unit test-engine
 test-unit: $(LANE)
 	$(PYTEST) tests/unit
 
-test-engine: gen2
+test-engine: gen2 gen1
 	$(PYTEST) tests/engine -m "engine and not slow"
 
-test-slow: $(LANE)
+test-slow: gen2 gen1
 	$(PYTEST) tests/engine -m slow
 
 lint: $(LANE)

@@ -101,7 +101,7 @@ class Settings:
     layers: str = "speculators-0.9"
     dialect: str = "vllm"
     layout: str = "training"
-    capture: str = "native"
+    capture: str = "auto"
     dtype: str = "auto"
     tensor_parallel_size: int = 1
     max_model_len: int | None = None
@@ -212,7 +212,7 @@ _DEFINITIONS: Final = (
         "training (depth L is the last column) or raw (as asked); default: training",
     ),
     Definition(
-        "capture", _text, "NAME", "how hidden states are taken from the engine; default: native"
+        "capture", _text, "NAME", "how hidden states are taken: native, patched, or auto (default)"
     ),
     Definition(
         "dtype", _text, "NAME", "auto (the checkpoint's), float32 or bfloat16; default: auto"

@@ -130,6 +130,7 @@ class EngineSession:
                 "engine_args": dict(spec.engine_args),
                 "expect": dict(spec.expect),
                 "spool": str(spec.spool),
+                "capture": spec.name,
                 "columns": list(plan.columns) if plan else [],
                 "engine_depths": list(plan.engine_depths) if plan else [],
                 "final": plan.engine_depths.index(plan.num_layers) if plan else 0,
@@ -233,6 +234,12 @@ class EngineSession:
             {"prompts": [list(ids) for ids in prompts], "repeats": repeats},
             deadline_s=self._spec.deadlines.batch,
         )
+
+    def held(self) -> list[dict[str, int]]:
+        """What each worker still keeps: requests, captured ones, resident memory in kB."""
+        reply = self._host.call("held", {}, deadline_s=self._spec.deadlines.files)
+        workers: list[dict[str, int]] = reply["workers"]
+        return workers
 
     def close(self) -> None:
         """End the engine and everything it started."""

@@ -15,7 +15,6 @@ from rich.table import Table
 from harness.cli._outcome import command, log, print_json
 from harness.cli._progress import ConsoleObserver
 from harness.dataset import conversations
-from harness.errors import UsageError
 from harness.extraction import (
     EngineOptions,
     ExtractOptions,
@@ -24,6 +23,7 @@ from harness.extraction import (
     make_plan,
 )
 from harness.extraction import extract as run_extract
+from harness.extraction.options import capture_choice
 from harness.extraction.plan import check_out
 
 _ENGINE = "Engine"
@@ -51,8 +51,12 @@ def extract(
         str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
     ] = "training",
     capture: Annotated[
-        str, typer.Option(help="native: vLLM's own extract_hidden_states.")
-    ] = "native",
+        str,
+        typer.Option(
+            help="native: vLLM's own extract_hidden_states; patched: hooks in the workers; "
+            "auto: native where the release can do what is asked."
+        ),
+    ] = "auto",
     truncate: Annotated[bool, typer.Option(help="Cut prompts that are too long.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     tensor_parallel_size: Annotated[
@@ -94,14 +98,6 @@ def extract(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Extract hidden states of prompts into a dataset that a trainer reads."""
-    if capture != "native":
-        raise UsageError(
-            "extract.unknown-capture",
-            expected="native",
-            found=capture,
-            where="--capture",
-            next="harness extract --help",
-        )
     interpreter = python or Path(sys.executable)
     options = ExtractOptions(
         engine=EngineOptions(
@@ -109,7 +105,7 @@ def extract(
             layers=layers,
             dialect=dialect,
             layout=layout,
-            capture="native",
+            capture=capture_choice(capture, "--capture"),
             dtype=dtype,
             tensor_parallel_size=tensor_parallel_size,
             max_model_len=max_model_len,
@@ -173,6 +169,7 @@ def _explain(plan: ExtractPlan, json_output: bool) -> None:
                 "tokens": plan.prompts.tokens,
                 "bytes": plan.bytes,
                 "layers": layers.to_json(),
+                "capture": {"name": plan.engine.session.name, "why": plan.engine.why},
                 "recipe": plan.engine.recipe.to_json(),
                 "identity": plan.info.identity.to_json(),
             }
@@ -180,6 +177,7 @@ def _explain(plan: ExtractPlan, json_output: bool) -> None:
         return
     console = Console()
     console.print(layers.explain(), markup=False, soft_wrap=True)
+    console.print(f"\ncapture {plan.engine.session.name}: {plan.engine.why}", markup=False)
     console.print("\n" + plan.engine.recipe.explain(), markup=False, soft_wrap=True)
     console.print(
         f"\n{len(plan.prompts)} prompts, {plan.prompts.tokens} tokens, {plan.bytes / 1e9:.3f} GB"

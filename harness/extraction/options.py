@@ -10,6 +10,27 @@ from typing import Literal
 from harness.capture.session import Deadlines
 from harness.errors import UsageError
 
+CaptureChoice = Literal["auto", "native", "patched", "none"]
+
+
+def capture_choice(name: str, where: str) -> CaptureChoice:
+    """Return a capture by the name that a user gave.
+
+    Raises:
+        UsageError: ``extract.unknown-capture``.
+    """
+    choices: tuple[CaptureChoice, ...] = ("auto", "native", "patched")
+    for choice in choices:
+        if choice == name:
+            return choice
+    raise UsageError(
+        "extract.unknown-capture",
+        expected="auto, native or patched",
+        found=name,
+        where=where,
+        next="leave it out: auto takes what the installed vLLM can do",
+    )
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -20,7 +41,7 @@ class EngineOptions:
         layers: Layer ids such as ``1,3,6``, or a preset.
         dialect: How ``layers`` counts.
         layout: ``training`` (depth L last) or ``raw`` (as asked).
-        capture: ``native``.
+        capture: ``native``, ``patched``, ``none``, or ``auto`` for what the release can do.
         dtype: ``auto`` (the checkpoint's), ``float32`` or ``bfloat16``.
         tensor_parallel_size: Workers that share the model.
         max_model_len: Longest request in tokens, its one output token included.
@@ -36,7 +57,7 @@ class EngineOptions:
     layers: str = "speculators-0.9"
     dialect: str = "vllm"
     layout: str = "training"
-    capture: Literal["native", "none"] = "native"
+    capture: CaptureChoice = "auto"
     dtype: str = "auto"
     tensor_parallel_size: int = 1
     max_model_len: int | None = None

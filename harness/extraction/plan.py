@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import models, recipe
@@ -16,9 +16,9 @@ from harness.dataset.run_info import RunIdentity, RunInfo
 from harness.dataset.space import check_space, estimate_bytes
 from harness.engine_facts import Inspection, inspect
 from harness.errors import Refused, UsageError
-from harness.extraction.options import EngineOptions, ExtractOptions
+from harness.extraction.options import CaptureChoice, EngineOptions, ExtractOptions
 from harness.layers import LayerPlan, resolve
-from harness.recipe import Recipe, RecipeRequest
+from harness.recipe import Choice, Recipe, RecipeRequest, choose_capture
 
 CANARY_TOKENS = 99
 """Longest canary prompt where prompts are not cut into chunks."""
@@ -33,6 +33,7 @@ class EnginePlan:
         model: Facts of the checkpoint.
         layers: Which depths in which order; None for plain prefill.
         seen: The machine and the installed vLLM.
+        why: Why this capture.
         recipe: Every setting with its reason.
         session: What the session needs.
     """
@@ -41,6 +42,7 @@ class EnginePlan:
     model: models.ModelFacts
     layers: LayerPlan | None
     seen: Inspection
+    why: str
     recipe: Recipe
     session: SessionSpec
 
@@ -110,29 +112,29 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
     longest = max(longest_prompt or 0, CANARY_TOKENS)
     if options.max_model_len is not None:
         longest = min(longest, options.max_model_len - 1)
-    made = recipe.build(
-        RecipeRequest(
-            platform=seen.platform,
-            engine=facts,
-            model=model,
-            layers=layers,
-            capture=options.capture,
-            spool=spool if layers else None,
-            dtype=options.dtype,
-            tensor_parallel_size=options.tensor_parallel_size,
-            longest_prompt=longest,
-            max_model_len=options.max_model_len,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            max_num_seqs=options.max_num_seqs,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            use_mla=options.use_mla,
-        )
+    request = RecipeRequest(
+        platform=seen.platform,
+        engine=facts,
+        model=model,
+        layers=layers,
+        capture="none" if layers is None else "native",
+        spool=spool if layers else None,
+        dtype=options.dtype,
+        tensor_parallel_size=options.tensor_parallel_size,
+        longest_prompt=longest,
+        max_model_len=options.max_model_len,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_seqs=options.max_num_seqs,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        use_mla=options.use_mla,
     )
+    choice = _choose(options.capture, request)
+    made = recipe.build(replace(request, capture=choice.capture))
     args = made.engine_args
     budget = int(args["max_num_batched_tokens"])
     most = int(args["max_model_len"]) - 1
     session = SessionSpec(
-        name=options.capture,
+        name=choice.capture,
         plan=layers,
         engine_args=args,
         expect=made.expect,
@@ -146,7 +148,15 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         dtype=str(args["dtype"]),
         deadlines=options.deadlines,
     )
-    return EnginePlan(options, model, layers, seen, made, session)
+    return EnginePlan(options, model, layers, seen, choice.why, made, session)
+
+
+def _choose(asked: CaptureChoice, request: RecipeRequest) -> Choice:
+    if asked != "auto":
+        return Choice(asked, "as asked")
+    if request.engine.vllm is None:
+        return Choice("native", "the recipe refuses an unknown vLLM")
+    return choose_capture(request)
 
 
 def make_plan(
@@ -165,10 +175,10 @@ def make_plan(
     if asked.capture == "none":
         raise UsageError(
             "extract.no-capture",
-            expected="--capture native",
+            expected="a capture that writes hidden states",
             found="none",
             where="--capture",
-            next="choose a capture that writes hidden states",
+            next="leave --capture out",
         )
     model = models.read(asked.model)
     if asked.max_model_len is not None and asked.max_model_len < 3:

@@ -1,8 +1,8 @@
 """The engine child: one vLLM ``LLM`` behind the wire. ``python -m harness.inside.engine``.
 
-Ops: ``configure``, ``load``, ``canary``, ``extract``, ``plain``. The parent chooses every setting;
-this side starts the engine, asserts that the settings were kept and hands rows over
-by file. It never decides whether a figure is good enough: it reports figures.
+Ops: ``configure``, ``load``, ``canary``, ``extract``, ``plain``, ``held``. The parent chooses
+every setting; this side starts the engine, asserts that the settings were kept and hands rows
+over by file. It never decides whether a figure is good enough: it reports figures.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Engine:
         self._columns: list[int] = []
         self._probe: list[int] | None = None
         self._final = 0
+        self._patched = False
 
     def load(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """Start the engine and assert what it resolved.
@@ -41,7 +42,8 @@ class Engine:
         Params:
             engine_args: Keyword arguments of ``vllm.LLM``.
             expect: Dotted names in the resolved ``VllmConfig`` -> value (compared as text).
-            spool: Folder of the spool (native capture).
+            spool: Folder of the spool.
+            capture: ``native``, ``patched`` or ``none``.
             columns: Engine columns in file order.
             final: The engine column of depth L.
             engine_depths: What the model must say it captures; empty for no capture.
@@ -66,11 +68,17 @@ class Engine:
         config = self._llm.llm_engine.vllm_config
         resolved = read_settings(config, params.get("expect", {}))
         require_kept(params.get("expect", {}), resolved)
-        workers = self._llm.collective_rpc("hs_describe")
-        self._check_capture(workers, params.get("engine_depths", []))
         self._spool = Path(params.get("spool", "."))
         self._columns = list(params.get("columns", []))
         self._final = int(params.get("final", 0))
+        self._patched = params.get("capture") == "patched"
+        depths = list(params.get("engine_depths", []))
+        if self._patched:
+            asked = [depths[column] for column in self._columns]
+            args = (asked, depths[self._final], str(self._spool))
+            self._llm.collective_rpc("hs_capture", args=args)
+        workers = self._llm.collective_rpc("hs_describe")
+        self._check_capture(workers, depths)
         self._probe = None if self._final in self._columns else [self._final]
         self._results = Results(self._spool)
         return {
@@ -220,6 +228,10 @@ class Engine:
             seconds.append(time.monotonic() - started)
         return {"seconds": seconds[1:], "tokens": sum(len(ids) for ids in params["prompts"])}
 
+    def held(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Tell what each worker keeps of requests; see ``WorkerExtension.hs_held``."""
+        return {"workers": self._llm.collective_rpc("hs_held")}
+
     def _generate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """Run a batch; returns the engine's output by key."""
         prompts = [{"prompt_token_ids": list(s["input_ids"])} for s in samples]
@@ -229,7 +241,9 @@ class Engine:
             hs: dict[str, Any] = {"key": sample["key"], "columns": self._columns}
             if check and self._probe is not None:
                 hs["probe"] = self._probe
-            sampling.append(_sampling(hs, check))
+            # Native capture hears of a request through the connector, patched in the worker.
+            extra = {"hs": hs} if self._patched else {"kv_transfer_params": {"hs": hs}}
+            sampling.append(_sampling(extra, check))
         outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
         return {s["key"]: output for s, output in zip(samples, outputs, strict=True)}
 
@@ -273,7 +287,7 @@ class Engine:
             (self._spool / name).unlink(missing_ok=True)
 
 
-def _sampling(hs: dict[str, Any] | None, logprobs: bool) -> Any:
+def _sampling(extra: dict[str, Any] | None, logprobs: bool) -> Any:
     from vllm import SamplingParams
 
     return SamplingParams(
@@ -281,7 +295,7 @@ def _sampling(hs: dict[str, Any] | None, logprobs: bool) -> Any:
         temperature=0.0,
         detokenize=False,
         prompt_logprobs=0 if logprobs else None,
-        extra_args=None if hs is None else {"kv_transfer_params": {"hs": hs}},
+        extra_args=extra,
     )
 
 
@@ -306,6 +320,7 @@ def main() -> None:
             "canary": engine.canary,
             "extract": engine.extract,
             "plain": engine.plain,
+            "held": engine.held,
         }
     )
     # vLLM's own end waits for its processes one after another; the reaper ends them all.

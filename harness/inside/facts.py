@@ -152,6 +152,7 @@ def _numa_nodes() -> int:
 def _probes(package: Path) -> dict[str, bool]:
     asked: dict[str, Callable[[Path], bool]] = {
         "cpu_mla": lambda p: (p / "v1/attention/backends/mla/cpu_mla.py").is_file(),
+        "cpu_cache_bytes": lambda p: "kv_cache_memory_bytes" in _read(p, "v1/worker/cpu_worker.py"),
         "native_extract": lambda p: (p / "v1/spec_decode/extract_hidden_states.py").is_file(),
         "captures_final_depth_deepseek": _captures_final_depth,
         "language_model_only": lambda p: "language_model_only" in _read(p, "config/multimodal.py"),

@@ -1,4 +1,4 @@
-"""An independent witness of the stream: forward pre-hooks on the decoder layers.
+"""An independent witness of the stream: forward hooks on the decoder layers.
 
 It shares nothing with a capture's bookkeeping. Rows are named by what the forward
 itself was given, the token id and the position, so with prompts that never put
@@ -6,46 +6,29 @@ the same token at the same position, each row has one owner, whatever the order 
 the batch, the chunks or the request ids.
 
 Depth k is ``hidden_states + residual`` on entering decoder layer k; depth L is the
-same sum on entering the final norm.
+same sum on entering the final norm. Beside a capture that reads there itself the witness
+takes the other side: what leaves layer k - 1, and for depth 0 the embedding.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from harness.inside.arguments import NORM, Names, stream_of
 from harness.inside.modelwalk import embedding, text_decoder
 
 Key = tuple[int, int]
 """(token id, position)."""
 
 
-class _Names:
-    """Names the arguments of a module's forward, however the caller passed them.
-
-    Args:
-        module: Its ``forward`` must spell out its parameters.
-        order: The names in order, for a forward that takes ``*args`` (vLLM's custom ops).
-    """
-
-    def __init__(self, module: Any = None, order: Sequence[str] = ()) -> None:
-        self._order = tuple(order) or tuple(inspect.signature(module.forward).parameters)
-
-    def of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self._order, args, strict=False)), **kwargs}
-
-
-# RMSNorm.forward(x, residual=None); DeepSeek passes both by place in every release read.
-_NORM = _Names(order=("hidden_states", "residual"))
-
-
 class Witness:
     """Records rows while armed; see the module's docstring."""
 
-    def __init__(self, model: Any, depths: Sequence[int]) -> None:
+    def __init__(self, model: Any, depths: Sequence[int], *, leaving: bool = False) -> None:
+        self._leaving = leaving
         self._decoder = text_decoder(model)
         self._depths = sorted(set(depths))
         self._layers = len(self._decoder.layers)
@@ -61,13 +44,24 @@ class Witness:
         hook = self._handles.append
         hook(embedding(self._decoder).register_forward_pre_hook(self._see_ids, with_kwargs=True))
         for depth in self._depths:
-            module = self._decoder.norm if depth == self._layers else self._decoder.layers[depth]
-            see = self._see_rows(depth, _NORM if depth == self._layers else _Names(module))
-            hook(module.register_forward_pre_hook(see, with_kwargs=True))
-        if 0 not in self._depths:
+            hook(self._leave(depth) if self._leaving else self._enter(depth))
+        if 0 not in self._depths or self._leaving:
             first = self._decoder.layers[0]
-            see = self._see_positions(_Names(first))
+            see = self._see_positions(Names(first))
             hook(first.register_forward_pre_hook(see, with_kwargs=True, prepend=True))
+
+    def _enter(self, depth: int) -> Any:
+        last = depth == self._layers
+        module = self._decoder.norm if last else self._decoder.layers[depth]
+        see = self._see_rows(depth, NORM if last else Names(module))
+        return module.register_forward_pre_hook(see, with_kwargs=True)
+
+    def _leave(self, depth: int) -> Any:
+        if depth == 0:
+            first = self._decoder.layers[0]
+            see = self._see_rows(0, Names(first))
+            return first.register_forward_pre_hook(see, with_kwargs=True)
+        return self._decoder.layers[depth - 1].register_forward_hook(self._see_left(depth))
 
     def disarm(self) -> None:
         """Remove the hooks and forget the rows."""
@@ -80,20 +74,25 @@ class Witness:
         ids = args[0] if args else next(iter(kwargs.values()))
         self._ids = ids.detach().flatten().cpu().clone()
 
-    def _see_positions(self, names: _Names) -> Callable[..., None]:
+    def _see_positions(self, names: Names) -> Callable[..., None]:
         def see(module: Any, args: Any, kwargs: Any) -> None:
             self._positions = names.of(args, kwargs)["positions"].detach().cpu().clone()
 
         return see
 
-    def _see_rows(self, depth: int, names: _Names) -> Callable[..., None]:
+    def _see_rows(self, depth: int, names: Names) -> Callable[..., None]:
         def see(module: Any, args: Any, kwargs: Any) -> None:
             given = names.of(args, kwargs)
             if "positions" in given:
                 self._positions = given["positions"].detach().cpu().clone()
-            hidden, residual = given["hidden_states"], given.get("residual")
-            stream = hidden if residual is None else hidden + residual
-            self._keep(depth, stream.detach().cpu().clone())
+            self._keep(depth, stream_of(given).detach().cpu().clone())
+
+        return see
+
+    def _see_left(self, depth: int) -> Callable[..., None]:
+        def see(module: Any, args: Any, left: Any) -> None:
+            hidden, residual = left
+            self._keep(depth, (hidden + residual).detach().cpu().clone())
 
         return see
 

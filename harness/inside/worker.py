@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from harness.inside.modelwalk import text_decoder
+from harness.inside.patched import PatchedCapture
+from harness.inside.spool import SpoolWriter
 from harness.inside.witness import Witness, compare
 
 PRELOAD = "HARNESS_PRELOAD"
@@ -25,6 +28,26 @@ class WorkerExtension:
 
     model_runner: Any
     _hs_witness: Witness | None = None
+    _hs_capture: PatchedCapture | None = None
+
+    def hs_capture(self, depths: list[int], final: int, spool: str) -> list[int]:
+        """Start the patched capture; only rank 0 writes.
+
+        Args:
+            depths: Depth of each file column, in file order.
+            final: Depth L.
+            spool: Folder of the samples.
+        """
+        writer = SpoolWriter(Path(spool)) if _rank() == 0 else None
+        self._hs_capture = PatchedCapture(self.model_runner, depths, final, writer)
+        return self._hs_capture.depths
+
+    def hs_held(self) -> dict[str, int]:
+        """Count what this worker still keeps of requests, and its resident memory in kB."""
+        held = self._hs_capture.held() if self._hs_capture is not None else {}
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        rss_kb = pages * os.sysconf("SC_PAGE_SIZE") // 1024
+        return {**held, "requests": len(self.model_runner.requests), "rss_kb": rss_kb}
 
     def hs_describe(self) -> dict[str, Any]:
         """Tell what this worker really runs."""
@@ -40,13 +63,20 @@ class WorkerExtension:
             "device": parameter.device.type,
             "attention": _attention(decoder),
             "pid": os.getpid(),
-            "capturing": list(getattr(decoder, "aux_hidden_state_layers", ())),
+            "capturing": self._capturing(decoder),
         }
+
+    def _capturing(self, decoder: Any) -> list[int]:
+        if self._hs_capture is not None:
+            return self._hs_capture.depths
+        return list(getattr(decoder, "aux_hidden_state_layers", ()))
 
     def hs_arm(self, depths: list[int]) -> None:
         """Start witnessing these depths."""
         self.hs_disarm()
-        self._hs_witness = Witness(self.model_runner.model, depths)
+        # Never the capture's own place: the patched one reads on entering a layer.
+        leaving = self._hs_capture is not None
+        self._hs_witness = Witness(self.model_runner.model, depths, leaving=leaving)
         self._hs_witness.arm()
 
     def hs_disarm(self) -> None:

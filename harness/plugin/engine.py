@@ -26,6 +26,7 @@ from harness.extraction import (
     open_session,
 )
 from harness.extraction.accept import Acceptance
+from harness.extraction.options import capture_choice
 from harness.extraction.plan import EnginePlan, plan_engine
 from harness.extraction.run import batches
 from harness.plugin.sample import LogprobCheck, Sample, read
@@ -274,16 +275,9 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         folder: For the spool.
 
     Raises:
-        HarnessError: As :func:`harness.extraction.plan.plan_engine`, or ``engine.unknown-capture``.
+        HarnessError: As :func:`harness.extraction.plan.plan_engine`, or
+            ``extract.unknown-capture``.
     """
-    if settings.capture != "native":
-        raise UsageError(
-            "engine.unknown-capture",
-            expected="native",
-            found=settings.capture,
-            where="--hs-capture",
-            next="leave it out, or name native",
-        )
     length = settings.max_model_len
     if length is None:
         length = min(DEFAULT_MODEL_LEN, models.read(model).max_position_embeddings)
@@ -292,7 +286,7 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         layers=settings.layers,
         dialect=settings.dialect,
         layout=settings.layout,
-        capture="native",
+        capture=capture_choice(settings.capture, "--hs-capture"),
         dtype=settings.dtype,
         tensor_parallel_size=settings.tensor_parallel_size,
         max_model_len=length,

@@ -6,7 +6,9 @@ line of it, with its reason; the engine's side asserts what the engine resolved.
 """
 
 from harness.recipe._build import build
+from harness.recipe._choice import Choice, choose_capture
 from harness.recipe._types import (
+    Capture,
     EngineFacts,
     ModelFacts,
     Platform,
@@ -16,6 +18,8 @@ from harness.recipe._types import (
 )
 
 __all__ = [
+    "Capture",
+    "Choice",
     "EngineFacts",
     "ModelFacts",
     "Platform",
@@ -23,4 +27,5 @@ __all__ = [
     "RecipeRequest",
     "Setting",
     "build",
+    "choose_capture",
 ]

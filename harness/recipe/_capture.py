@@ -1,4 +1,4 @@
-"""Lines of native capture: ``extract_hidden_states`` and our connector."""
+"""Lines of a capture: vLLM's own with our connector, or hooks in the worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,25 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 def rules(context: Context) -> Iterator[Setting]:
     """Yield the lines of the asked capture; none for plain prefill."""
     request = context.request
-    if request.capture != "native" or request.layers is None:
-        return
+    if request.capture == "patched":
+        yield _watch()
+    if request.capture == "native" and request.layers is not None:
+        yield from _native(context)
+
+
+def _watch() -> Setting:
+    name = "harness.inside.scheduler.WatchingScheduler"
+    return Setting(
+        "scheduler_cls",
+        name,
+        "the release's own scheduler, made where a worker's death can be seen with its signal",
+        expect={"scheduler_config.scheduler_cls": name},
+    )
+
+
+def _native(context: Context) -> Iterator[Setting]:
+    request = context.request
+    assert request.layers is not None
     depths = list(request.layers.engine_depths)
     yield Setting(
         "speculative_config",

@@ -78,8 +78,10 @@ def decide(request: RecipeRequest) -> Context:
             str(model.quantization),
             next="run this checkpoint on a GPU",
         )
+    if request.capture != "none":
+        check_layers(request)
     if request.capture == "native":
-        _check_native(request)
+        check_native(request)
     return Context(
         request=request,
         version=engine.vllm,
@@ -103,12 +105,23 @@ def _dtype(request: RecipeRequest) -> str:
     return dtype
 
 
-def _check_native(request: RecipeRequest) -> None:
-    engine, model = request.engine, request.model
+def check_layers(request: RecipeRequest) -> None:
+    """Hold a request that captures to what every capture needs."""
     if request.layers is None or request.spool is None:
-        raise ValueError("native capture needs layers and a spool")
-    if request.layers.num_layers != model.num_layers:
+        raise ValueError("a capture needs layers and a spool")
+    if request.layers.num_layers != request.model.num_layers:
         raise ValueError("the layers were resolved for another model")
+
+
+def check_native(request: RecipeRequest) -> None:
+    """Refuse what the release's native capture cannot do.
+
+    Raises:
+        NotComparable: The release is unknown.
+        Refused: It cannot capture here, or not these depths.
+    """
+    engine = request.engine
+    assert request.layers is not None
     check_capture(
         request.layers,
         capture="native",

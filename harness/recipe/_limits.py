@@ -15,6 +15,7 @@ _CUDA_TOKENS = 8192
 _CPU_SEQS = 64
 _CUDA_SEQS = 256
 _MIB = 1 << 20
+_GIB = 1 << 30
 _CPU_CACHE_LEAST = 256 * _MIB
 _CPU_CACHE_MOST = 1024 * _MIB
 # Bytes of a value: float32 4, bfloat16 2.
@@ -99,12 +100,25 @@ def _cpu_cache(context: Context, sequences: int) -> Iterator[Setting]:
     )
     asked = context.request.kv_cache_memory_bytes
     if asked is not None:
-        yield _cache(asked, "as asked")
+        yield from _cpu_cache_size(context, asked, "as asked")
         return
     one = _bytes_per_token(context) * (context.max_model_len + block)
     # Never below two of the longest requests, however long they are.
     size = max(_CPU_CACHE_LEAST, min(one * sequences, _CPU_CACHE_MOST), 2 * one)
-    yield _cache(-(-size // _MIB) * _MIB, "bounded: by default a CPU engine takes half the memory")
+    size = -(-size // _MIB) * _MIB
+    why = "bounded: by default a CPU engine takes half the memory"
+    yield from _cpu_cache_size(context, size, why)
+
+
+def _cpu_cache_size(context: Context, size: int, why: str) -> Iterator[Setting]:
+    yield _cache(size, why)
+    if not context.request.engine.has("cpu_cache_bytes"):
+        yield Setting(
+            "VLLM_CPU_KVCACHE_SPACE",
+            str(-(-size // _GIB)),
+            "these releases read the size of a CPU's cache from here only, in whole GiB",
+            "environment",
+        )
 
 
 def _cache(size: int, why: str) -> Setting:
@@ -120,6 +134,7 @@ def _bytes_per_token(context: Context) -> int:
     layer = (
         576 if context.mla else 2 * max(request.model.hidden_size, 192 * request.model.num_heads)
     )
-    columns = len(request.layers.engine_depths) if request.layers is not None else 0
+    native = request.layers if request.capture == "native" else None
+    columns = len(native.engine_depths) if native is not None else 0
     values = request.model.num_layers * layer + columns * request.model.hidden_size
     return values * _WIDTH[context.dtype]

@@ -39,12 +39,7 @@ def _model(context: Context) -> Iterator[Setting]:
     )
     yield Setting("load_format", request.load_format, "weights as they lie on disk, unless asked")
     yield Setting("seed", 0, "the same weights and samples in every run")
-    yield Setting(
-        "skip_tokenizer_init",
-        True,
-        "token ids are sent, never text",
-        expect={"model_config.skip_tokenizer_init": True},
-    )
+    yield from _tokenizer(context)
     yield Setting(
         "generation_config",
         "vllm",
@@ -64,6 +59,20 @@ def _model(context: Context) -> Iterator[Setting]:
         "harness.inside.worker.WorkerExtension",
         "the canary and the settings' check run inside each worker",
         expect={"parallel_config.worker_extension_cls": "harness.inside.worker.WorkerExtension"},
+    )
+
+
+def _tokenizer(context: Context) -> Iterator[Setting]:
+    request = context.request
+    # Before language_model_only the wrapper's processor is built for text as well.
+    skip = not request.model.is_wrapper or request.engine.has("language_model_only")
+    yield Setting(
+        "skip_tokenizer_init",
+        skip,
+        "token ids are sent, never text"
+        if skip
+        else "this release's wrapper asks for a tokenizer even where only token ids are sent",
+        expect={"model_config.skip_tokenizer_init": skip},
     )
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from harness.layers import LayerPlan
 
 Device = Literal["cpu", "cuda"]
-Capture = Literal["native", "none"]
+Capture = Literal["native", "patched", "none"]
 Kind = Literal["argument", "environment", "preload"]
 
 
@@ -119,7 +119,7 @@ class RecipeRequest:
         engine: The installed vLLM.
         model: The checkpoint.
         layers: The resolved layers; None where nothing is captured.
-        capture: ``native``, or ``none`` for plain prefill.
+        capture: ``native``, ``patched``, or ``none`` for plain prefill.
         spool: Folder into which the workers write samples; None where nothing is captured.
         dtype: ``bfloat16``, ``float32``, or ``auto`` for the checkpoint's own.
         tensor_parallel_size: Workers that share the model.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,13 @@ def capture(session: EngineSession, prompts: Sequence[Sequence[int]]) -> list[Ro
         rows.append(sample.to_float32())
         done[key].path.unlink()
     return rows
+
+
+def held(session: EngineSession) -> list[dict[str, int]]:
+    """What each worker keeps of requests, once the engine is idle."""
+    # The engine tells its workers of finished requests with one more, empty step.
+    time.sleep(0.3)
+    return session.held()
 
 
 def reports(

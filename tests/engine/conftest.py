@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from harness.oracles.reference import ReferenceHost
 from tests.engine._support import engine_of
 
 LONGEST = 300
+GEN1 = Path(__file__).parents[2] / ".venv" / "gen1" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +37,28 @@ def reference(
 
 
 @pytest.fixture(scope="session")
+def gen1_python() -> Path:
+    """Interpreter of the lane with vLLM 0.16."""
+    if not GEN1.exists():
+        pytest.skip("no environment .venv/gen1: make gen1")
+    return GEN1
+
+
+@pytest.fixture(
+    scope="session",
+    params=["native", "patched-gen1", pytest.param("patched", marks=pytest.mark.slow)],
+)
 def wrapper_engine(
-    tiny_wrapper: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tiny_wrapper: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineSession]:
+    """Every capture that must give the same rows; the patched ones with prompts cut in chunks."""
     # Unsorted on purpose: the engine answers in ascending order, the file must not.
-    options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32")
+    options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32", capture="native")
+    if request.param != "native":
+        # CPU MLA takes no prompt in chunks.
+        options = replace(options, capture="patched", max_num_batched_tokens=64, use_mla=False)
+    if request.param == "patched-gen1":
+        options = replace(options, python=request.getfixturevalue("gen1_python"))
     with engine_of(options, tmp_path_factory.mktemp("engine"), longest_prompt=LONGEST) as session:
+        assert session.spec.chunked == (request.param != "native")
         yield session

