@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,24 @@ def gen1_python() -> Path:
     return GEN1
 
 
+Lane = Callable[[EngineOptions], EngineOptions]
+
+
+def lane_of(name: str, request: pytest.FixtureRequest) -> Lane:
+    """Return what turns options into those of a lane: ``native``, ``patched``, ``patched-gen1``."""
+    if name == "native":
+        return lambda options: replace(options, capture="native")
+    if name == "patched":
+        return lambda options: replace(options, capture="patched")
+    python: Path = request.getfixturevalue("gen1_python")
+    return lambda options: replace(options, capture="patched", python=python)
+
+
+@pytest.fixture(params=["native", pytest.param("patched-gen1", marks=pytest.mark.slow)])
+def lane(request: pytest.FixtureRequest) -> Lane:
+    return lane_of(request.param, request)
+
+
 @pytest.fixture(
     scope="session",
     params=["native", "patched-gen1", pytest.param("patched", marks=pytest.mark.slow)],
@@ -53,12 +71,11 @@ def wrapper_engine(
 ) -> Iterator[EngineSession]:
     """Every capture that must give the same rows; the patched ones with prompts cut in chunks."""
     # Unsorted on purpose: the engine answers in ascending order, the file must not.
-    options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32", capture="native")
+    options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32")
     if request.param != "native":
         # CPU MLA takes no prompt in chunks.
-        options = replace(options, capture="patched", max_num_batched_tokens=64, use_mla=False)
-    if request.param == "patched-gen1":
-        options = replace(options, python=request.getfixturevalue("gen1_python"))
+        options = replace(options, max_num_batched_tokens=64, use_mla=False)
+    options = lane_of(request.param, request)(options)
     with engine_of(options, tmp_path_factory.mktemp("engine"), longest_prompt=LONGEST) as session:
         assert session.spec.chunked == (request.param != "native")
         yield session

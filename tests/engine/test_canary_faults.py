@@ -1,17 +1,21 @@
-"""The canary must die of every seeded fault, and live without one. One load serves all."""
+"""The canary must die of every seeded fault, and live without one. One load a capture."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.capture.session import EngineSession
 from harness.extraction import EngineOptions
 from harness.oracles.finding import Finding
-from tests.engine._support import engine_of
+from harness.oracles.reference import ReferenceHost
+from tests.engine._support import assert_parity, capture, engine_of, reports
+from tests.engine.conftest import lane_of
 
 pytestmark = pytest.mark.engine
 
@@ -24,13 +28,19 @@ def fault_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fault") / "fault.json"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(
+    scope="module",
+    params=["native", "patched", pytest.param("patched-gen1", marks=pytest.mark.slow)],
+)
 def faulty_engine(
-    tiny_wrapper: Path, fault_file: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tiny_wrapper: Path,
+    fault_file: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[EngineSession]:
     options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32")
     with engine_of(
-        options,
+        lane_of(request.param, request)(options),
         tmp_path_factory.mktemp("engine"),
         longest_prompt=120,
         preload=["seeded_faults"],
@@ -85,3 +95,18 @@ def test_two_swapped_equally_long_samples_kill_the_canary(prove: Prove) -> None:
     findings = prove(kind="swap")
     assert {f.id.split(" (")[0] for f in findings} == {"canary 0", "canary 1"}
     assert {f.check for f in findings} >= {"witness", "logprobs"}
+
+
+@pytest.mark.parametrize("wrapper_engine", ["native"], indirect=True)
+@pytest.mark.parametrize("faulty_engine", ["patched"], indirect=True)
+def test_patched_and_native_capture_give_the_same_rows(
+    wrapper_engine: EngineSession, faulty_engine: EngineSession, reference: ReferenceHost
+) -> None:
+    draw = random.Random(5)
+    lengths = (1, 17, 64, 100, 33, 100)
+    prompts = [[draw.randrange(250) for _ in range(length)] for length in lengths]
+    assert_parity(reports(faulty_engine, reference, prompts))
+    ours, theirs = capture(faulty_engine, prompts), capture(wrapper_engine, prompts)
+    for patched, native in zip(ours, theirs, strict=True):
+        worst = np.abs(native).max(axis=(0, 2))
+        assert (np.abs(patched - native).max(axis=(0, 2)) <= 1e-5 * worst).all()
