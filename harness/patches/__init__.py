@@ -7,14 +7,18 @@ edits a file or imports a library: a patch replaces names of a module that is th
 
 from __future__ import annotations
 
+from harness.patches._environment import Environment, of_python, of_release
 from harness.patches._modules import Modules, live
 from harness.patches._patch import Change, NotNeeded, Patch, Process, Unfit
 from harness.patches._registry import PATCHES, by_id, check_conflicts
+from harness.patches._start import needed_in, patched_environment
+from harness.patches._start import run as run_patched
 from harness.patches._state import State, Status
 
 __all__ = [
     "PATCHES",
     "Change",
+    "Environment",
     "Modules",
     "NotNeeded",
     "Patch",
@@ -25,4 +29,9 @@ __all__ = [
     "by_id",
     "check_conflicts",
     "live",
+    "needed_in",
+    "of_python",
+    "of_release",
+    "patched_environment",
+    "run_patched",
 ]

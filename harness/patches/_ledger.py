@@ -33,12 +33,10 @@ def replace(
     _no_conflict(module, name, by)
     first, _, member = name.partition(".")
     found = getattr(module, first, _ABSENT)
-    if adds and found is not _ABSENT:
-        raise _other_shape(module, name, by, "it is there already")
     if found is _ABSENT and not adds:
         raise _other_shape(module, name, by, f"no {first} in it")
     if not member:
-        replacement = make(None if adds else found)
+        replacement = make(None if found is _ABSENT else found)
         setattr(module, first, replacement)
         _entries(module)[name] = _Entry(by, found, replacement)
         return

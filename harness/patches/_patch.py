@@ -43,7 +43,7 @@ class Change:
             module gets a subclass of its own, and the method is put there.
         make: Gives the replacement for the object found. Raises :class:`NotNeeded` or
             :class:`Unfit`.
-        adds: The module does not have the name; it is taken away again by undo.
+        adds: The module need not have the name (``make`` gets None then); undo takes it away.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Change:
     adds: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patch:
     """A registered repair of one seam.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.errors import Refused, UsageError
+from harness.patches import speculators_import
 from harness.patches._patch import Patch
 from harness.patches.controller import (
     all_chunks,
@@ -32,6 +33,7 @@ from harness.patches.worker import (
 )
 
 PATCHES: tuple[Patch, ...] = (
+    speculators_import.PATCH,
     tokenizer_code.PATCH,
     scheduler_config.PATCH,
     kv_layout.PATCH,

@@ -10,7 +10,8 @@ from harness.patches._modules import live
 
 def free_memory(worker: Any) -> tuple[int, int]:
     """Return free and total bytes of the worker's device; on CPU, of its KV cache's setting."""
-    if worker.device.type == "cuda":
+    # The CPU worker of 0.16.0 has None there.
+    if getattr(worker.device, "type", None) == "cuda":
         free, total = live("torch").cuda.mem_get_info(worker.device)
         return int(free), int(total)
     cache = worker.vllm_config.cache_config

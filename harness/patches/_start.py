@@ -1,0 +1,115 @@
+"""Starts a script with patches in force in it and in every process that it starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import Refused, UsageError
+from harness.patches import hook
+from harness.patches._environment import Environment
+from harness.patches._patch import Patch
+from harness.patches._registry import PATCHES, check_conflicts
+from harness.patches._state import Status
+from harness.patches.controller.tokenizer_code import ALLOWED
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SITE = Path(__file__).resolve().parent / "site"
+
+
+def needed_in(environment: Environment) -> tuple[Patch, ...]:
+    """Return the patches that an environment needs.
+
+    Raises:
+        Refused: ``patches.broken``: one that does not fit.
+    """
+    states = {patch: environment.state(patch) for patch in PATCHES}
+    bad = [f"{patch.id} ({state.reason})" for patch, state in states.items()
+           if state.status is Status.BROKEN]  # fmt: skip
+    if bad:
+        raise Refused(
+            "patches.broken",
+            expected="patches that fit",
+            found="; ".join(bad),
+            where=f"vLLM {environment.surface.release}",
+            next="harness patches check",
+        )
+    return tuple(patch for patch, state in states.items() if state.status is Status.NEEDED)
+
+
+@contextmanager
+def patched_environment(
+    patches: Sequence[Patch],
+    *,
+    trust_remote_code: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, str]]:
+    """Give the environment variables for a process in which patches are to be in force.
+
+    Args:
+        patches: Which ones; none is a process as it always was.
+        trust_remote_code: The user allows the model's own tokenizer code.
+        env: The variables to begin with; this process's own when left out.
+
+    Raises:
+        Refused: ``patches.conflict``.
+    """
+    check_conflicts(patches)
+    with tempfile.TemporaryDirectory(prefix="harness-patches-") as folder:
+        # Only our package, so that nothing else of this environment leaks into the other.
+        (Path(folder) / "harness").symlink_to(_PACKAGE)
+        found = dict(os.environ if env is None else env)
+        for patch in patches:
+            for name, value in patch.environment.items():
+                found.setdefault(name, value)
+        paths = [str(_SITE), folder, *filter(None, [found.get("PYTHONPATH")])]
+        found["PYTHONPATH"] = os.pathsep.join(paths)
+        found[hook.IDS] = " ".join(patch.id for patch in patches)
+        found[hook.MODULES] = " ".join(sorted({patch.module for patch in patches}))
+        found[ALLOWED] = "1" if trust_remote_code else "0"
+        yield found
+
+
+def run(
+    command: Sequence[str],
+    patches: Sequence[Patch],
+    *,
+    python: Path | None = None,
+    trust_remote_code: bool = False,
+) -> int:
+    """Run a command with patches in force and return its exit code.
+
+    Args:
+        command: ``python their_script.py ARGS``; its first word is the interpreter.
+        patches: Which ones.
+        python: The interpreter to take instead of the command's first word.
+        trust_remote_code: The user allows the model's own tokenizer code.
+
+    Raises:
+        UsageError: ``patches.no-command``: there is nothing to run.
+        Refused: ``patches.conflict``.
+    """
+    words = [str(python), *command[1:]] if python else list(command)
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            "patches.no-command",
+            expected="a command after --: python their_script.py",
+            found=" ".join(words) or "nothing",
+            where="the command line",
+            next="harness patches run -- python their_script.py ARGS",
+        )
+    with patched_environment(patches, trust_remote_code=trust_remote_code) as env:
+        process = subprocess.Popen(words, env=env)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # Ctrl-C reached the script too, SIGTERM only us; it has the time that it takes.
+            process.send_signal(signal.SIGTERM)
+            code = process.wait()
+    return code if code >= 0 else 128 - code

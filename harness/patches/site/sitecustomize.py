@@ -1,0 +1,66 @@
+"""Python imports this at the start of every process of ``harness patches run``.
+
+It only watches for a few imports: nothing of the harness is imported before one comes. What the
+environment's own ``sitecustomize`` does, it does too.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+
+
+class _Loader:
+    """Loads as the module's own loader does, then has the module patched."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        from harness.patches.hook import imported
+
+        imported(module.__name__)
+
+
+class _Finder:
+    """First in line for the modules to be patched; asks the others where they are."""
+
+    def __init__(self, names: "list[str]") -> None:
+        self._names = set(names)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._names:
+            return None
+        self._names.discard(name)
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+def _run_own() -> None:
+    """Run the sitecustomize that this file stands before."""
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+sys.meta_path.insert(0, _Finder(os.environ.get("HARNESS_PATCHES_MODULES", "").split()))
+_run_own()
