@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from fixtures.mock_vllm import NotFaked, ValidationError, install
-from harness.seams import BY_ID, Call, Consumer, Kind, bind_call, recorded, releases, used_by
+from harness.seams import BY_ID, Call, Consumer, Kind, bind, bind_call, recorded, releases, used_by
+from tests.unit.mock_engines import Engine
 
 RELEASES = releases()
 V03 = Consumer.SPECULATORS_0_3
+_REFUSALS = ("needs-argument", "unknown-keyword", "too-many-arguments")
 
 
 def reach(path: str) -> Any:
@@ -72,7 +74,7 @@ def test_calls_of_speculators_are_accepted_where_they_bind_and_refused_by_name_e
                 assert problem[1] in str(refusal.value)
                 refused += 1
     assert accepted >= 25
-    assert refused == (0 if release == "0.11.0" else refused)
+    assert refused == sum(one.kind in _REFUSALS for one in bind(surface, [V03]))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -204,6 +206,17 @@ def test_sampling_parameters_refuse_as_a_struct_does(release_016: ModuleType) ->
     assert release_016.SamplingParams is SamplingParams
 
 
+def test_other_keywords_of_llm_are_judged_as_engine_arguments(release_016: ModuleType) -> None:
+    release_016.LLM("tiny", enable_prefix_caching=False)
+    with pytest.raises(TypeError) as refusal:
+        release_016.LLM("tiny", no_such_argument=1)
+    assert str(refusal.value) == (
+        "EngineArgs.__init__() got an unexpected keyword argument 'no_such_argument'"
+    )
+    with pytest.raises(NotFaked, match="only binds the call"):
+        release_016.LLM("tiny").generate([])
+
+
 # Names
 
 
@@ -263,6 +276,17 @@ def test_what_is_recorded_by_signature_only_binds_and_then_says_so(
         register_model_loader()
     with pytest.raises(NotFaked, match=r"0\.16\.0 has it"):
         register_model_loader("x")
+
+
+@pytest.mark.parametrize("release", ["0.16.0", "0.29.0"])
+def test_names_that_no_surface_records_are_there_on_demand_only(release: str) -> None:
+    for there in (False, True):
+        with install(release, unrecorded=there):
+            engine = Engine()
+            assert hasattr(engine.kv_configs[0], "kv_cache_groups") is there
+            assert hasattr(engine.scheduler, "requests") is there
+            layouts = hasattr(engine.executor, "get_supported_kv_cache_layouts")
+            assert layouts is (there and release == "0.29.0")
 
 
 def test_a_constructor_that_was_not_recorded_is_never_called(release_016: ModuleType) -> None:
