@@ -40,6 +40,13 @@ def make(
         str | None, typer.Option(help="float32 or bfloat16; by default the profile's own.")
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers (kimi-k2.5-slice).")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="files, or load: a plan from which each engine makes the same weights; by "
+            "default the profile's own way."
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Write a complete checkpoint folder, the same bytes on every machine for one seed."""
@@ -51,6 +58,7 @@ def make(
         experts=experts,
         dtype=dtype,
         layers=layers,
+        weights=weights,
     )
     fingerprint = models.fingerprint(directory)
     if json_output:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.models._at_load import WEIGHTS_PLAN
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _PLACEHOLDER_KEYS = ("media_placeholder_token_id", "image_token_id", "image_token_index")
@@ -37,6 +38,7 @@ class ModelFacts:
         media_placeholder_id: Token id that a wrapper takes for an image patch; None for a
             text model.
         tokenizer_present: Whether the folder holds tokenizer files.
+        weights_at_load: Whether the weights are made from a plan and not read from files.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class ModelFacts:
     max_position_embeddings: int
     media_placeholder_id: int | None
     tokenizer_present: bool
+    weights_at_load: bool = False
 
 
 def read(path: str | os.PathLike[str]) -> ModelFacts:
@@ -87,6 +90,7 @@ def read(path: str | os.PathLike[str]) -> ModelFacts:
         max_position_embeddings=_size(text, "max_position_embeddings", where),
         media_placeholder_id=_placeholder(config) if is_wrapper else None,
         tokenizer_present=any((folder / name).is_file() for name in _TOKENIZER_FILES),
+        weights_at_load=(folder / WEIGHTS_PLAN).is_file(),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.errors import Refused, UsageError
 from harness.models import _safetensors
+from harness.models._at_load import WEIGHTS_PLAN, weights_plan
 from harness.models._config import (
     CONFIG_FILE,
     IMAGE_PROCESSOR_FILE,
@@ -63,6 +64,7 @@ class Recipe:
         dtype: ``float32`` or ``bfloat16``.
         layers: Number of decoder layers.
         format: Version of the maker.
+        weights: ``files``, or ``load`` for a plan from which they are made at load.
     """
 
     profile: str
@@ -72,6 +74,7 @@ class Recipe:
     dtype: str
     layers: int
     format: int = _FORMAT
+    weights: str = "files"
 
 
 def make(
@@ -83,6 +86,7 @@ def make(
     experts: str | None = None,
     dtype: str | None = None,
     layers: int | None = None,
+    weights: str | None = None,
 ) -> Path:
     """Write a model folder of a profile, deterministic by its arguments.
 
@@ -91,13 +95,15 @@ def make(
 
     Args:
         profile: ``kimi-k2.5-tiny`` (complete checkpoint) or ``kimi-k2.5-slice`` (real width,
-            configuration only).
+            weights made at load).
         directory: Folder to create; its parent is created too.
         seed: Chooses the weights.
         architecture: ``wrapper`` or ``plain``.
         experts: ``dense``, ``int4`` or ``int4-twin``; by default the profile's own form.
         dtype: ``float32`` or ``bfloat16``; by default the profile's own.
         layers: Number of decoder layers; by default the profile's own.
+        weights: ``files``, or ``load``: a plan from which each engine makes the same weights;
+            by default the profile's own way.
 
     Returns:
         The folder.
@@ -114,6 +120,7 @@ def make(
         experts=_choice("experts", experts or known.experts, _EXPERTS),
         dtype=_choice("dtype", dtype or known.dtype, _DTYPES),
         layers=known.shape.num_hidden_layers if layers is None else layers,
+        weights=_weights_choice(known, weights),
     )
     if recipe.layers <= known.shape.first_k_dense_replace:
         raise UsageError(
@@ -129,7 +136,7 @@ def make(
         return target
     shape = replace(known.shape, num_hidden_layers=recipe.layers)
     try:
-        _publish(target, recipe, shape, weights=known.makes == "checkpoint")
+        _publish(target, recipe, shape, tokenizer=known.makes == "checkpoint")
     except OSError as error:
         raise Refused(
             "models.cannot-write",
@@ -175,6 +182,12 @@ def _choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _weights_choice(known: Profile, asked: str | None) -> str:
+    choice = asked or ("files" if known.makes == "checkpoint" else "load")
+    allowed = ("files", "load") if known.makes == "checkpoint" else ("load",)
+    return _choice("weights", choice, allowed)
+
+
 def _holds(target: Path, recipe: Recipe) -> bool:
     """Tell whether the folder already is this model; refuse when it is something else."""
     if not target.exists():
@@ -202,7 +215,7 @@ def _difference(target: Path, recipe: Recipe) -> str:
         made, files = dict(record["recipe"]), dict(record["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"files that this program did not make (no readable {RECIPE_FILE})"
-    wanted = asdict(recipe)
+    wanted = _record(recipe)
     other = [f"{key} {made.get(key)}" for key in wanted if made.get(key) != wanted[key]]
     if other:
         return "another model: " + ", ".join(other)
@@ -213,20 +226,40 @@ def _difference(target: Path, recipe: Recipe) -> str:
     return ""
 
 
-def _publish(target: Path, recipe: Recipe, shape: KimiShape, *, weights: bool) -> None:
+def _publish(target: Path, recipe: Recipe, shape: KimiShape, *, tokenizer: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".part", dir=target.parent))
     try:
         scratch.chmod(0o755)  # mkdtemp's 0700 would follow the rename
-        _write_texts(scratch, recipe, shape, tokenizer=weights)
-        if weights:
+        _write_texts(scratch, recipe, shape, tokenizer=tokenizer)
+        if recipe.weights == "files":
             _write_weights(scratch, recipe, shape)
+        else:
+            _write_json(scratch / WEIGHTS_PLAN, _plan(recipe, shape))
         sizes = {path.name: path.stat().st_size for path in sorted(scratch.iterdir())}
-        _write_json(scratch / RECIPE_FILE, {"recipe": asdict(recipe), "files": sizes})
+        _write_json(scratch / RECIPE_FILE, {"recipe": _record(recipe), "files": sizes})
         scratch.replace(target)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _record(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as files keep it; what is as it always was is left out."""
+    record = asdict(recipe)
+    if recipe.weights == "files":
+        del record["weights"]
+    return record
+
+
+def _plan(recipe: Recipe, shape: KimiShape) -> dict[str, Any]:
+    return weights_plan(
+        shape,
+        key=f"{recipe.profile}\0{recipe.seed}",
+        prefix=WRAPPER_PREFIX if recipe.architecture == "wrapper" else "",
+        experts="int4" if recipe.experts == "int4" else "dense",
+        dtype=recipe.dtype,
+    )
 
 
 def _write_texts(folder: Path, recipe: Recipe, shape: KimiShape, *, tokenizer: bool) -> None:
@@ -251,7 +284,7 @@ def _write_weights(folder: Path, recipe: Recipe, shape: KimiShape) -> None:
         specs += [("", spec) for spec in vision_tensors(shape)]
     shards = _shards(specs, shape)
     # The recipe in each header sets models of unlike seeds apart, by header alone.
-    metadata = {"format": "pt", "harness": json.dumps(asdict(recipe), sort_keys=True)}
+    metadata = {"format": "pt", "harness": json.dumps(_record(recipe), sort_keys=True)}
     index: dict[str, str] = {}
     total = 0
     for number, members in enumerate(shards, start=1):

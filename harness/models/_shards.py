@@ -12,6 +12,7 @@ from typing import Any
 from blake3 import blake3
 
 from harness.errors import CheckFailed
+from harness.models._at_load import WEIGHTS_PLAN
 from harness.models._facts import read_config
 from harness.models._safetensors import read_header_bytes
 
@@ -68,6 +69,8 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     state = blake3()
     _add(state, b"config", (folder / "config.json").read_bytes())
     _add(state, b"index", index.raw or b"")
+    if (folder / WEIGHTS_PLAN).is_file():
+        _add(state, b"plan", (folder / WEIGHTS_PLAN).read_bytes())
     for name in _shard_names(folder, index):
         header = _read_header(folder / name)
         _add(state, b"shard", name.encode())
@@ -94,13 +97,15 @@ def check_shards(path: str | os.PathLike[str]) -> str:
     read_config(folder)
     index = _read_index(folder)
     names = _shard_names(folder, index)
+    if not names and (folder / WEIGHTS_PLAN).is_file():
+        return f"weights are made at load, from {WEIGHTS_PLAN}"
     if not names:
         raise CheckFailed(
             "models.no-weights",
             expected="safetensors files beside config.json",
             found="none",
             where=str(folder),
-            next="weights can be made at load: see kimi-k2.5-slice; otherwise " + _NEXT,
+            next=_NEXT,
         )
     held: dict[str, str] = {}
     size = 0

@@ -20,6 +20,7 @@ def rules(context: Context) -> Iterator[Setting]:
         yield from _cpu(context)
     else:
         yield from _cuda(context)
+    yield from _preloads(context)
 
 
 def _model(context: Context) -> Iterator[Setting]:
@@ -37,7 +38,12 @@ def _model(context: Context) -> Iterator[Setting]:
         "rows travel through the cache, which a narrower dtype would round",
         expect={"cache_config.cache_dtype": "auto"},
     )
-    yield Setting("load_format", request.load_format, "weights as they lie on disk, unless asked")
+    seeded = request.model.weights_at_load
+    yield Setting(
+        "load_format",
+        "harness_seeded" if seeded else "auto",
+        "the folder holds a plan: each worker makes its weights" if seeded else "as on disk",
+    )
     yield Setting("seed", 0, "the same weights and samples in every run")
     yield from _tokenizer(context)
     yield Setting(
@@ -210,15 +216,21 @@ def _cpu(context: Context) -> Iterator[Setting]:
             "pinned: a host with AMX would silently take a backend that only knows bfloat16",
             expect={"attention_config.backend": f"AttentionBackendEnum.{backend}"},
         )
-    if request.model.quantization == "int4":
-        module = "harness.inside.int4_cpu"
-        yield Setting(
-            module,
-            True,
-            "vLLM's INT4 expert kernel needs AMX or a GPU; the stand-in keeps its loader",
-            "preload",
-        )
-        yield Setting("HARNESS_PRELOAD", module, "names it to the workers", "environment")
+
+
+def _preloads(context: Context) -> Iterator[Setting]:
+    model, modules = context.request.model, []
+    if model.weights_at_load:
+        why = "registers the loader that makes weights from a plan"
+        modules.append(("harness.inside.seeded", why))
+    if context.on_cpu and model.quantization == "int4":
+        why = "vLLM's INT4 expert kernel needs AMX or a GPU; the stand-in keeps its loader"
+        modules.append(("harness.inside.int4_cpu", why))
+    for name, why in modules:
+        yield Setting(name, True, why, "preload")
+    if modules:
+        names = ",".join(name for name, _ in modules)
+        yield Setting("HARNESS_PRELOAD", names, "names them to the workers", "environment")
 
 
 def _cuda(context: Context) -> Iterator[Setting]:

@@ -106,6 +106,10 @@ class ModelFacts(Protocol):
         """``int4``, another method's name, or None."""
 
     @property
+    def weights_at_load(self) -> bool:
+        """Whether the weights are made from a plan and not read from files."""
+
+    @property
     def max_position_embeddings(self) -> int:
         """Longest sequence that the model was made for."""
 
@@ -132,7 +136,6 @@ class RecipeRequest:
             ``gpu_memory_utilization`` on a GPU.
         gpu_memory_utilization: Share of a GPU's memory for weights and cache.
         use_mla: Force latent attention on or off; None takes it where the release has it.
-        load_format: vLLM's ``load_format``.
     """
 
     platform: Platform
@@ -150,7 +153,6 @@ class RecipeRequest:
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.85
     use_mla: bool | None = None
-    load_format: str = "auto"
 
 
 @dataclass(frozen=True)

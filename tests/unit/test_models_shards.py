@@ -178,5 +178,9 @@ def test_index_that_leaves_a_tensor_out(folder: Path) -> None:
 
 def test_folder_without_weights_fails_the_check(tmp_path: Path) -> None:
     folder = models.make("kimi-k2.5-slice", tmp_path / "slice")
+    assert "made at load" in models.check_shards(folder)
+    before = models.fingerprint(folder)
+    (folder / "harness-weights.json").unlink()
+    assert models.fingerprint(folder) != before
     with pytest.raises(CheckFailed, match=r"models\.no-weights"):
         models.check_shards(folder)

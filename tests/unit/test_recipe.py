@@ -51,6 +51,7 @@ class Model:
     num_heads: int = 8
     dtype: str = "float32"
     quantization: str | None = None
+    weights_at_load: bool = False
     max_position_embeddings: int = 8192
 
 
