@@ -14,6 +14,11 @@ Observer = Callable[[Any], None]
 _numbers = itertools.count()
 
 
+def prompt(length: int, start: int = 5) -> list[int]:
+    """Token ids; another ``start`` gives another prompt."""
+    return [(start * 37 + number * 11) % 500 for number in range(length)]
+
+
 class Extension:
     """A worker extension that keeps the rows of every step by request."""
 

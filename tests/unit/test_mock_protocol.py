@@ -5,101 +5,19 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fixtures.mock_vllm import expected_rows, install, uniproc
+from fixtures.mock_vllm import install, uniproc
 from harness.seams import releases
-from tests.unit.mock_engines import Engine
+from tests.unit.mock_engines import Engine, prompt
 
 RELEASES = releases()
-DEPTHS = (0, 1, 3, 4)
 
 
 @pytest.fixture(autouse=True)
 def first_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests read the batch of the first runner; from 0.29 it must be asked for."""
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-
-
-def prompt(length: int, start: int = 5) -> list[int]:
-    return [(start * 37 + number * 11) % 500 for number in range(length)]
-
-
-# The whole
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_rows_of_cut_reordered_prompts_are_those_of_their_tokens(release: str) -> None:
-    with install(release, scramble=True):
-        engine = Engine(budget=48)
-        engine.watch(*DEPTHS)
-        prompts = [prompt(length, number) for number, length in enumerate((40, 50, 100, 9, 1))]
-        ids = [engine.add(tokens, output=2) for tokens in prompts]
-        engine.run()
-        for request_id, tokens in zip(ids, prompts, strict=True):
-            for depth in DEPTHS:
-                rows = engine.rows(request_id, depth)
-                assert np.array_equal(rows[: len(tokens)], expected_rows(tokens, depth))
-
-
-@pytest.mark.parametrize(
-    ("release", "walk"),
-    [
-        ("0.15.0", ("language_model",)),
-        ("0.15.1", ("language_model",)),
-        ("0.16.0", ("language_model", "model")),
-        ("0.32.0", ("language_model", "model")),
-    ],
-)
-def test_wrapper_holds_the_body_as_the_release_nests_it(
-    release: str, walk: tuple[str, ...]
-) -> None:
-    with install(release, kimi=True):
-        engine = Engine()
-        model = engine.runner().model
-        assert type(model).__name__ == "KimiK25ForConditionalGeneration"
-        with pytest.raises(AttributeError) as refusal:
-            _ = model.model
-        assert str(refusal.value) == (
-            "'KimiK25ForConditionalGeneration' object has no attribute 'model'"
-        )
-        for name in walk:
-            model = getattr(model, name)
-        assert type(model).__name__ == "DeepseekV2Model"
-        engine.watch(*DEPTHS)
-        request_id = engine.add(prompt(70))
-        engine.run()
-        assert np.array_equal(engine.rows(request_id, 4), expected_rows(prompt(70), 4))
-
-
-def test_wrapper_is_refused_where_the_release_has_none() -> None:
-    with install("0.14.1", kimi=True), pytest.raises(ValueError, match="not supported"):
-        Engine()
-
-
-@pytest.mark.parametrize(
-    ("release", "there", "gone"),
-    [
-        ("0.11.0", "get_input_embeddings", "embed_input_ids"),
-        ("0.11.1", "embed_input_ids", "get_input_embeddings"),
-    ],
-)
-def test_embedding_lookup_was_renamed_in_0_11_1(release: str, there: str, gone: str) -> None:
-    with install(release):
-        body = Engine().runner().model.model
-        assert np.array_equal(getattr(body, there)([3, 4]), expected_rows([3, 4], 0))
-        with pytest.raises(AttributeError) as refusal:
-            getattr(body, gone)
-    assert str(refusal.value) == f"'DeepseekV2Model' object has no attribute '{gone}'"
-
-
-@pytest.mark.parametrize(("release", "supported"), [("0.17.1", False), ("0.18.0", True)])
-def test_deepseek_supports_eagle3_from_0_18(release: str, supported: bool) -> None:
-    with install(release):
-        from vllm.model_executor.models.interfaces import supports_eagle3
-
-        assert supports_eagle3(Engine().runner().model) is supported
 
 
 # Execution
@@ -210,6 +128,15 @@ def test_initialising_warmed_up_until_0_26(release: str, rows: int) -> None:
         if not rows:
             engine.executor.compile_or_warm_up_model()
             assert sum(seen) == 8
+
+
+def test_a_model_that_fails_in_the_warm_up_fails_in_a_worker() -> None:
+    with install("0.16.0"):
+        engine = Engine()
+        body = engine.runner().model.model
+        body.forward = lambda *args: body.get_input_embeddings(args[0])
+        with pytest.raises(RuntimeError, match=r"^Worker failed with error ''DeepseekV2Model' obj"):
+            engine.executor.initialize_from_config(engine.kv_configs)
 
 
 @pytest.mark.parametrize(("release", "refuses"), [("0.28.0", False), ("0.29.0", True)])

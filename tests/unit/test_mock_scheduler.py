@@ -8,19 +8,12 @@ import numpy as np
 import pytest
 
 from fixtures.mock_vllm import expected_rows, install, preempt
-from harness.seams import releases
-from tests.unit.mock_engines import Engine
-
-RELEASES = releases()
+from tests.unit.mock_engines import Engine, prompt
 
 
 @pytest.fixture(autouse=True)
 def first_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-
-
-def prompt(length: int, start: int = 5) -> list[int]:
-    return [(start * 37 + number * 11) % 500 for number in range(length)]
 
 
 def shares(planned: Any, *ids: str) -> list[int]:
@@ -53,6 +46,18 @@ def test_no_more_requests_run_than_there_are_seats() -> None:
         assert [sum(map(bool, shares(planned, *ids))) for planned in engine.run()] == [2, 2, 1, 0]
 
 
+def test_a_prompt_waits_for_its_whole_share_where_cutting_is_off() -> None:
+    with install("0.16.0", platform="cpu"):
+        engine = Engine(budget=64, reuse=True)
+        engine.config.scheduler_config.enable_chunked_prefill = False
+        engine.add(prompt(40))
+        engine.run()
+        first, second = engine.add(prompt(50, 1)), engine.add(prompt(60))
+        assert shares(engine.step(), first, second) == [50, 0]
+        # Its first two blocks are there already; they are looked up again.
+        assert shares(engine.step(), first, second) == [0, 28]
+
+
 # Order
 
 
@@ -78,17 +83,31 @@ def test_scrambling_turns_any_order_round() -> None:
         assert batch.num_reqs == 3
 
 
-def test_whoever_comes_takes_the_place_of_whoever_left() -> None:
+def test_the_last_one_moves_into_a_hole_and_newcomers_fill_holes() -> None:
     with install("0.16.0"):
         engine = Engine(budget=512)
-        first, second = engine.add(prompt(9), output=1), engine.add(prompt(9), output=3)
+        engine.add(prompt(9))
+        second, third = (engine.add(prompt(9), output=9) for _ in range(2))
         engine.step()
-        third = engine.add(prompt(9))
         planned = engine.step()
-        assert first not in planned.num_scheduled_tokens
         assert list(planned.num_scheduled_tokens) == [second, third]
-        # A decode goes before a new prompt, wherever its place was.
-        assert list(engine.runner().input_batch.req_ids) == [second, third]
+        assert list(engine.runner().input_batch.req_ids) == [third, second]
+
+
+def test_decodes_go_before_continued_prompts_and_these_before_new_ones() -> None:
+    with install("0.16.0"):
+        engine = Engine(budget=64)
+        ended, cut = engine.add(prompt(9)), engine.add(prompt(70))
+        engine.step()
+        decoding = engine.add(prompt(9), output=9)
+        engine.step()
+        long = engine.add(prompt(100))
+        engine.step()
+        first, second = engine.add(prompt(9)), engine.add(prompt(9))
+        engine.step()
+        assert ended not in engine.runner().requests
+        assert cut not in engine.runner().requests
+        assert list(engine.runner().input_batch.req_ids) == [decoding, long, first, second]
 
 
 # Ends
@@ -155,18 +174,20 @@ def test_a_preempted_request_starts_again_and_its_rows_are_right(release: str) -
             assert np.array_equal(engine.rows(request_id, 3), expected_rows(ids, 3))
 
 
-def test_a_preempted_request_waits_while_others_run() -> None:
+def test_a_preempted_request_waits_a_step_while_others_run() -> None:
     with install("0.16.0"):
-        engine = Engine(budget=32)
-        first, second = engine.add(prompt(10, 1), output=4), engine.add(prompt(90, 2))
+        engine = Engine(budget=64)
+        first, second = (engine.add(prompt(10, number), output=9) for number in (1, 2))
         engine.step()
         preempt(engine.scheduler, first)
-        waiting = engine.step()
-        assert shares(waiting, first, second) == [0, 32]
+        assert shares(engine.step(), first, second) == [0, 1]
         assert list(engine.runner().input_batch.req_ids) == [second]
         assert set(engine.runner().requests) == {first, second}
         back = engine.step()
-        assert first in back.scheduled_cached_reqs.resumed_req_ids or shares(back, first) == [0]
+        # The prompt and the one token of output: all of it is computed again.
+        assert shares(back, first, second) == [11, 1]
+        assert back.scheduled_cached_reqs.resumed_req_ids == {first}
+        assert back.scheduled_new_reqs == []
         engine.run()
         assert engine.runner().requests == {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from fixtures.mock_vllm import NotFaked, ValidationError, install
 from harness.seams import BY_ID, Call, Consumer, Kind, bind, bind_call, recorded, releases, used_by
-from tests.unit.mock_engines import Engine
 
 RELEASES = releases()
 V03 = Consumer.SPECULATORS_0_3
@@ -33,10 +31,6 @@ def make_call(target: Any, kind: Kind, call: Call) -> None:
     """Make a call of that shape, for what it is worth without values."""
     instance = [None] if kind is Kind.METHOD else []
     target(*instance, *[None] * call.positional, **dict.fromkeys(call.keywords))
-
-
-def installed() -> list[str]:
-    return sorted(name for name in sys.modules if name.partition(".")[0] == "vllm")
 
 
 @pytest.fixture
@@ -278,17 +272,6 @@ def test_what_is_recorded_by_signature_only_binds_and_then_says_so(
         register_model_loader("x")
 
 
-@pytest.mark.parametrize("release", ["0.16.0", "0.29.0"])
-def test_names_that_no_surface_records_are_there_on_demand_only(release: str) -> None:
-    for there in (False, True):
-        with install(release, unrecorded=there):
-            engine = Engine()
-            assert hasattr(engine.kv_configs[0], "kv_cache_groups") is there
-            assert hasattr(engine.scheduler, "requests") is there
-            layouts = hasattr(engine.executor, "get_supported_kv_cache_layouts")
-            assert layouts is (there and release == "0.29.0")
-
-
 def test_a_constructor_that_was_not_recorded_is_never_called(release_016: ModuleType) -> None:
     from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -307,61 +290,3 @@ def test_defaults_are_the_recorded_ones_and_new_for_each_object(release_016: Mod
     assert first.ignore_patterns is not second.ignore_patterns
     with pytest.raises(ValidationError, match="num_gpu_blocks\n  Unexpected keyword argument"):
         CacheConfig(num_gpu_blocks=1)
-
-
-# Coming and going
-
-
-def test_nothing_is_left_after_the_block() -> None:
-    before, finders = dict(sys.modules), list(sys.meta_path)
-    with install("0.16.0"):
-        assert "vllm.v1.core.sched.scheduler" in sys.modules
-    assert installed() == []
-    assert sys.meta_path == finders
-    assert {name for name in sys.modules if name not in before} <= {
-        name for name in sys.modules if name.startswith(("fixtures.", "encodings."))
-    }
-
-
-def test_nothing_is_left_after_an_exception_in_the_block() -> None:
-    finders = list(sys.meta_path)
-    with pytest.raises(ZeroDivisionError), install("0.16.0"):
-        _ = 1 / 0
-    assert installed() == []
-    assert sys.meta_path == finders
-    with install("0.32.0") as vllm:
-        assert vllm.__version__ == "0.32.0"
-
-
-def test_a_real_vllm_is_never_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ModuleType("vllm")
-    monkeypatch.setitem(sys.modules, "vllm", real)
-    with pytest.raises(RuntimeError, match="a real vllm is imported already"), install("0.16.0"):
-        pass
-    assert sys.modules["vllm"] is real
-
-
-def test_a_real_submodule_alone_is_never_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm.config", ModuleType("vllm.config"))
-    with pytest.raises(RuntimeError, match="a real vllm is imported already"), install("0.16.0"):
-        pass
-
-
-def test_two_mocks_are_refused(release_016: ModuleType) -> None:
-    with pytest.raises(RuntimeError, match=r"a mock vllm 0\.16\.0 is installed already"):  # noqa: SIM117
-        with install("0.32.0"):
-            pass
-    assert sys.modules["vllm"] is release_016
-
-
-def test_what_others_put_beside_the_mock_is_reported_and_left() -> None:
-    stranger = ModuleType("vllm.config")
-    with pytest.raises(RuntimeError, match=r"vllm\.config"), install("0.16.0"):
-        sys.modules["vllm.config"] = stranger
-    assert sys.modules.pop("vllm.config") is stranger
-    assert installed() == []
-
-
-def test_a_release_that_was_never_read_is_refused() -> None:
-    with pytest.raises(Exception, match="recorded release"), install("0.10.0"):
-        pass
