@@ -21,6 +21,7 @@ from harness.patches import (
     needed_in,
     of_python,
     of_release,
+    page,
     run_patched,
 )
 
@@ -36,11 +37,15 @@ _COLOURS = {Status.NEEDED: "yellow", Status.OBSOLETE: "dim", Status.BROKEN: "bol
 @app.command("list")
 @command
 def list_patches(
+    markdown: Annotated[bool, typer.Option(help="The page docs/patches.md.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """List the patches, in the order in which their faults are met."""
     if json_output:
         print_json({"patches": [_facts(patch) for patch in PATCHES]})
+        return
+    if markdown:
+        sys.stdout.write(page())
         return
     table = Table(title="patches of speculators 0.3.0's generator")
     for column in ("patch", "in", "what it does"):

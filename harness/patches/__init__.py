@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from harness.patches._environment import Environment, of_python, of_release
 from harness.patches._modules import Modules, live
+from harness.patches._page import page
 from harness.patches._patch import Change, NotNeeded, Patch, Process, Unfit
 from harness.patches._registry import PATCHES, by_id, check_conflicts
 from harness.patches._start import needed_in, patched_environment
@@ -32,6 +33,7 @@ __all__ = [
     "needed_in",
     "of_python",
     "of_release",
+    "page",
     "patched_environment",
     "run_patched",
 ]

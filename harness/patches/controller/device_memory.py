@@ -67,5 +67,5 @@ PATCH = Patch(
     judge=method("executor.collective_rpc", Call(positional=1), "0.3.0 asks its own device 0"),
     releases=">=0.11",
     retire_when="speculators' in-process generator is no longer used",
-    upstream="speculators 0.3.0, VllmHiddenStatesGenerator.__init__: torch.cuda.mem_get_info()",
+    upstream="speculators 0.3.0, the constructor: torch.cuda.mem_get_info()",
 )

@@ -42,5 +42,5 @@ PATCH = Patch(
     judge=_judge,
     releases=">=0.11",
     retire_when="speculators 0.3 is no longer used",
-    upstream="speculators 0.3.0, VllmHiddenStatesGenerator.__init__",
+    upstream="speculators 0.3.0, the constructor",
 )
