@@ -72,6 +72,8 @@ class SessionSpec:
         chunked: Whether longer prompts are cut into chunks.
         dtype: ``float32`` or ``bfloat16``.
         deadlines: See :class:`Deadlines`.
+        beside: Folder into which the patched capture writes too, in the same forward passes as
+            the native one; the files there are the caller's. None for one capture alone.
     """
 
     name: str
@@ -86,6 +88,7 @@ class SessionSpec:
     chunked: bool
     dtype: str
     deadlines: Deadlines = field(default_factory=Deadlines)
+    beside: Path | None = None
 
 
 class EngineSession:
@@ -120,7 +123,8 @@ class EngineSession:
             EngineFailed: It died, hung or resolved other settings than asked for.
         """
         spec = self._spec
-        spec.spool.mkdir(parents=True, exist_ok=True)
+        for folder in filter(None, (spec.spool, spec.beside)):
+            folder.mkdir(parents=True, exist_ok=True)
         self._host.start(spec.deadlines.start)
         self.loads += 1
         plan = spec.plan
@@ -131,6 +135,7 @@ class EngineSession:
                 "expect": dict(spec.expect),
                 "spool": str(spec.spool),
                 "capture": spec.name,
+                "beside": None if spec.beside is None else str(spec.beside),
                 "columns": list(plan.columns) if plan else [],
                 "engine_depths": list(plan.engine_depths) if plan else [],
                 "final": plan.engine_depths.index(plan.num_layers) if plan else 0,

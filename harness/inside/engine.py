@@ -35,6 +35,7 @@ class Engine:
         self._probe: list[int] | None = None
         self._final = 0
         self._patched = False
+        self._beside: Results | None = None
 
     def load(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """Start the engine and assert what it resolved.
@@ -44,6 +45,8 @@ class Engine:
             expect: Dotted names in the resolved ``VllmConfig`` -> value (compared as text).
             spool: Folder of the spool.
             capture: ``native``, ``patched`` or ``none``.
+            beside: Folder into which the patched capture writes the same requests as well, in
+                the same forward passes; for a comparison of the two, not in extraction.
             columns: Engine columns in file order.
             final: The engine column of depth L.
             engine_depths: What the model must say it captures; empty for no capture.
@@ -72,11 +75,13 @@ class Engine:
         self._columns = list(params.get("columns", []))
         self._final = int(params.get("final", 0))
         self._patched = params.get("capture") == "patched"
+        beside = params.get("beside")
         depths = list(params.get("engine_depths", []))
-        if self._patched:
+        if self._patched or beside:
             asked = [depths[column] for column in self._columns]
-            args = (asked, depths[self._final], str(self._spool))
+            args = (asked, depths[self._final], beside or str(self._spool))
             self._llm.collective_rpc("hs_capture", args=args)
+        self._beside = Results(Path(beside)) if beside else None
         workers = self._llm.collective_rpc("hs_describe")
         self._check_capture(workers, depths)
         self._probe = None if self._final in self._columns else [self._final]
@@ -205,6 +210,10 @@ class Engine:
                 where=str(self._spool),
                 next="look at the engine's log; a full or slow disk is the usual cause",
             )
+        if self._beside is not None:
+            keys = [s["key"] for s in samples]
+            for line in self._beside.collect(keys, deadline_s=float(params["deadline_s"])):
+                _raise_failed(line)
         for key, ids in checked.items():
             if key in held:
                 emit("sample", **held[key], logprobs=self._logprobs(key, ids, outputs[key]))
@@ -222,10 +231,14 @@ class Engine:
         """
         prompts = [{"prompt_token_ids": list(ids)} for ids in params["prompts"]]
         seconds = []
-        for _ in range(int(params.get("repeats", 3)) + 1):
-            started = time.monotonic()
-            self._llm.generate(prompts, _sampling(None, False), use_tqdm=False)
-            seconds.append(time.monotonic() - started)
+        self._rpc("hs_pause", (True,))
+        try:
+            for _ in range(int(params.get("repeats", 3)) + 1):
+                started = time.monotonic()
+                self._llm.generate(prompts, _sampling(None, False), use_tqdm=False)
+                seconds.append(time.monotonic() - started)
+        finally:
+            self._rpc("hs_pause", (False,))
         return {"seconds": seconds[1:], "tokens": sum(len(ids) for ids in params["prompts"])}
 
     def held(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
@@ -242,7 +255,9 @@ class Engine:
             if check and self._probe is not None:
                 hs["probe"] = self._probe
             # Native capture hears of a request through the connector, patched in the worker.
-            extra = {"hs": hs} if self._patched else {"kv_transfer_params": {"hs": hs}}
+            extra = {} if self._patched else {"kv_transfer_params": {"hs": hs}}
+            if self._patched or self._beside is not None:
+                extra["hs"] = hs
             sampling.append(_sampling(extra, check))
         outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
         return {s["key"]: output for s, output in zip(samples, outputs, strict=True)}

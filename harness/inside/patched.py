@@ -86,6 +86,7 @@ class PatchedCapture:
         self._stage = Stage(next(self._decoder.parameters()).device)
         self._partial: dict[str, _Partial] = {}
         self._done: set[str] = set()
+        self.paused = False
         self._step: Any = None
         self._ids: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
@@ -157,6 +158,8 @@ class PatchedCapture:
         return see
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if self.paused:
+            return self._execute(*args, **kwargs)
         step = args[0] if args else kwargs["scheduler_output"]
         for request in step.finished_req_ids:
             # Complete requests have left already; what is left here was aborted.

@@ -42,6 +42,11 @@ class WorkerExtension:
         self._hs_capture = PatchedCapture(self.model_runner, depths, final, writer)
         return self._hs_capture.depths
 
+    def hs_pause(self, paused: bool) -> None:
+        """Let the patched capture look away, for a measure of the engine without it."""
+        if self._hs_capture is not None:
+            self._hs_capture.paused = paused
+
     def hs_held(self) -> dict[str, int]:
         """Count what this worker still keeps of requests, and its resident memory in kB."""
         held = self._hs_capture.held() if self._hs_capture is not None else {}
@@ -67,14 +72,15 @@ class WorkerExtension:
         }
 
     def _capturing(self, decoder: Any) -> list[int]:
-        if self._hs_capture is not None:
+        own = getattr(decoder, "aux_hidden_state_layers", ())
+        if not own and self._hs_capture is not None:
             return self._hs_capture.depths
-        return list(getattr(decoder, "aux_hidden_state_layers", ()))
+        return list(own)
 
     def hs_arm(self, depths: list[int]) -> None:
         """Start witnessing these depths."""
         self.hs_disarm()
-        # Never the capture's own place: the patched one reads on entering a layer.
+        # Never a capture's own place: the patched one reads on entering a layer.
         leaving = self._hs_capture is not None
         self._hs_witness = Witness(self.model_runner.model, depths, leaving=leaving)
         self._hs_witness.arm()
