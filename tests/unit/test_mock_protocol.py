@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.mock_vllm import install, uniproc
+from fixtures.mock_vllm import NotFaked, install, uniproc
 from harness.seams import releases
 from tests.unit.mock_engines import Engine, prompt
 
@@ -234,3 +234,15 @@ def test_groups_exist_in_workers_only() -> None:
         for group in (get_pp_group, get_tp_group):
             with pytest.raises(AssertionError, match="parallel group is not initialized"):
                 group()
+
+
+def test_other_keywords_of_llm_are_judged_as_engine_arguments() -> None:
+    with install("0.16.0") as vllm:
+        vllm.LLM("tiny", enable_prefix_caching=False)
+        with pytest.raises(TypeError) as refusal:
+            vllm.LLM("tiny", no_such_argument=1)
+        assert str(refusal.value) == (
+            "EngineArgs.__init__() got an unexpected keyword argument 'no_such_argument'"
+        )
+        with pytest.raises(NotFaked, match="only binds the call"):
+            vllm.LLM("tiny").generate([])

@@ -83,7 +83,7 @@ def test_scrambling_turns_any_order_round() -> None:
         assert batch.num_reqs == 3
 
 
-def test_the_last_one_moves_into_a_hole_and_newcomers_fill_holes() -> None:
+def test_the_last_one_moves_into_a_hole() -> None:
     with install("0.16.0"):
         engine = Engine(budget=512)
         engine.add(prompt(9))
@@ -92,6 +92,17 @@ def test_the_last_one_moves_into_a_hole_and_newcomers_fill_holes() -> None:
         planned = engine.step()
         assert list(planned.num_scheduled_tokens) == [second, third]
         assert list(engine.runner().input_batch.req_ids) == [third, second]
+
+
+def test_newcomers_fill_holes_in_their_own_order() -> None:
+    with install("0.16.0"):
+        engine = Engine(budget=512)
+        ended, going_on = engine.add(prompt(9)), engine.add(prompt(9), output=9)
+        engine.step()
+        newcomers = [engine.add(prompt(9)) for _ in range(2)]
+        assert ended in engine.runner().requests
+        engine.step()
+        assert list(engine.runner().input_batch.req_ids) == [going_on, *newcomers]
 
 
 def test_decodes_go_before_continued_prompts_and_these_before_new_ones() -> None:

@@ -162,7 +162,8 @@ def test_cache_configuration_takes_no_specs_from_0_12(release: str, refuses: boo
             return
         with pytest.raises(TypeError) as refusal:
             get_kv_cache_config_from_groups(**keys)
-    assert str(refusal.value) == (
+    # Python 3.13 goes on with a guess at what was meant.
+    assert str(refusal.value).startswith(
         "get_kv_cache_config_from_groups() got an unexpected keyword argument 'kv_cache_specs'"
     )
 
@@ -198,17 +199,6 @@ def test_sampling_parameters_refuse_as_a_struct_does(release_016: ModuleType) ->
         SamplingParams(foo=1)
     assert SamplingParams(max_tokens=1).temperature == 1.0
     assert release_016.SamplingParams is SamplingParams
-
-
-def test_other_keywords_of_llm_are_judged_as_engine_arguments(release_016: ModuleType) -> None:
-    release_016.LLM("tiny", enable_prefix_caching=False)
-    with pytest.raises(TypeError) as refusal:
-        release_016.LLM("tiny", no_such_argument=1)
-    assert str(refusal.value) == (
-        "EngineArgs.__init__() got an unexpected keyword argument 'no_such_argument'"
-    )
-    with pytest.raises(NotFaked, match="only binds the call"):
-        release_016.LLM("tiny").generate([])
 
 
 # Names
@@ -253,6 +243,15 @@ def test_names_that_moved_are_found_in_their_place_only() -> None:
             reach("vllm.utils:get_hash_fn_by_name")
 
 
+def test_the_module_that_lacks_a_recorded_name_is_there() -> None:
+    with install("0.16.0"):
+        assert reach("vllm.v1.attention.backends.utils")
+        with pytest.raises(AttributeError):
+            reach("vllm.v1.attention.backends.utils:resolve_kv_cache_layout")
+        with pytest.raises(ImportError):
+            reach("vllm.v1.spec_decode.extract_hidden_states")
+
+
 def test_a_class_is_one_object_in_all_its_places(release_016: ModuleType) -> None:
     assert reach("vllm.config:SchedulerConfig") is reach("vllm.config.scheduler:SchedulerConfig")
     assert reach("vllm:LLM") is reach("vllm.entrypoints.llm:LLM")
@@ -273,10 +272,13 @@ def test_what_is_recorded_by_signature_only_binds_and_then_says_so(
 
 
 def test_a_constructor_that_was_not_recorded_is_never_called(release_016: ModuleType) -> None:
-    from vllm.v1.core.sched.output import SchedulerOutput
-
-    with pytest.raises(NotFaked, match="constructor is not recorded"):
-        SchedulerOutput()
+    for path in (
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        "vllm.v1.worker.gpu_worker:Worker",
+        "vllm.model_executor.models.deepseek_v2:DeepseekV2DecoderLayer",
+    ):
+        with pytest.raises(NotFaked, match="constructor is not recorded"):
+            reach(path)()
 
 
 def test_defaults_are_the_recorded_ones_and_new_for_each_object(release_016: ModuleType) -> None:
