@@ -24,7 +24,7 @@ def _make(original: Any) -> Any:
 
 def _goes_on(request: Any) -> bool:
     """Whether tokens of the prompt are still to come; schedule() has counted the step already."""
-    return request is not None and request.num_computed_tokens < request.num_prompt_tokens
+    return request is not None and request.num_computed_tokens < len(request.prompt_token_ids)
 
 
 PATCH = Patch(

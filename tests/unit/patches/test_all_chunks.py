@@ -17,7 +17,7 @@ class TestContract(Contract):
 
 
 def request(computed: int, prompt: int) -> Any:
-    return SimpleNamespace(num_computed_tokens=computed, num_prompt_tokens=prompt)
+    return SimpleNamespace(num_computed_tokens=computed, prompt_token_ids=[0] * prompt)
 
 
 def test_only_requests_with_nothing_to_come_are_finished() -> None:
