@@ -105,6 +105,8 @@ def _names(file: Path) -> frozenset[str]:
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ():
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.FunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.ClassDef):

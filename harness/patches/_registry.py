@@ -10,6 +10,7 @@ from harness.patches._patch import Patch
 from harness.patches.controller import (
     all_chunks,
     async_scheduling,
+    block_size,
     device_memory,
     kv_config_call,
     kv_layout,
@@ -36,6 +37,7 @@ PATCHES: tuple[Patch, ...] = (
     speculators_import.PATCH,
     tokenizer_code.PATCH,
     scheduler_config.PATCH,
+    block_size.PATCH,
     kv_layout.PATCH,
     eagle3_check.PATCH,
     model_walk.PATCH,

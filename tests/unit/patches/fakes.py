@@ -81,6 +81,7 @@ def generator(surface: Surface) -> ModuleType:
             "generate": lambda self, token_ids: token_ids,
         },
     )
+    module.VLLM_BLOCK_SIZE = 16  # type: ignore[attr-defined]
     cuda = SimpleNamespace(mem_get_info=lambda *args: (1, 2), is_available=lambda: False)
     module.torch = SimpleNamespace(cuda=cuda, long="long")  # type: ignore[attr-defined]
     module.AutoTokenizer = SimpleNamespace(  # type: ignore[attr-defined]

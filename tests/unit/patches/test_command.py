@@ -75,13 +75,14 @@ def speculators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_anchor_gone_from_speculators_is_broken_by_name(speculators: Path) -> None:
     folder = speculators / "speculators" / "data_generation"
     (folder / "vllm_hidden_states_generator.py").write_text(
-        "from vllm import Scheduler, Request\nclass VllmHiddenStatesGenerator:\n    x = 1\n"
+        "from vllm import Scheduler, Request\nVLLM_BLOCK_SIZE = 16\nclass VllmHiddenStatesGenerator:\n    x = 1\n"
     )
     (folder / "custom_worker.py").write_text("def _patched_forward(): ...\n")
     environment = of_python(sys.executable)
     assert environment.speculators == "0.3.9"
     states = {patch.id: environment.state(patch) for patch in PATCHES}
     assert states["all-chunks"].status is Status.NEEDED
+    assert states["block-size"].status is Status.OBSOLETE
     assert states["model-forward"].status is Status.NEEDED
     assert states["layer-order"].status is Status.BROKEN
     assert "no VllmHiddenStatesGenerator.generate" in states["layer-order"].reason

@@ -28,6 +28,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+VLLM_BLOCK_SIZE = 16
 EXTENSION = "speculators.data_generation.custom_worker.HiddenStatesWorkerExtension"
 
 
@@ -44,7 +45,7 @@ class VllmHiddenStatesGenerator:
                 max_model_len=512,
                 enforce_eager=True,
             ),
-            cache_config=CacheConfig(block_size=16, gpu_memory_utilization=0.8),
+            cache_config=CacheConfig(block_size=VLLM_BLOCK_SIZE, gpu_memory_utilization=0.8),
             parallel_config=ParallelConfig(
                 tensor_parallel_size=ranks, worker_extension_cls=EXTENSION
             ),
