@@ -75,7 +75,8 @@ def speculators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_anchor_gone_from_speculators_is_broken_by_name(speculators: Path) -> None:
     folder = speculators / "speculators" / "data_generation"
     (folder / "vllm_hidden_states_generator.py").write_text(
-        "from vllm import Scheduler, Request\nVLLM_BLOCK_SIZE = 16\nclass VllmHiddenStatesGenerator:\n    x = 1\n"
+        "from vllm import Scheduler, Request\nVLLM_BLOCK_SIZE = 16\n"
+        "class VllmHiddenStatesGenerator:\n    x = 1\n"
     )
     (folder / "custom_worker.py").write_text("def _patched_forward(): ...\n")
     environment = of_python(sys.executable)
