@@ -74,6 +74,7 @@ class SessionSpec:
         deadlines: See :class:`Deadlines`.
         beside: Folder into which the patched capture writes too, in the same forward passes as
             the native one; the files there are the caller's. None for one capture alone.
+        writer_threads: Threads that write samples where the patched capture runs.
     """
 
     name: str
@@ -89,6 +90,7 @@ class SessionSpec:
     dtype: str
     deadlines: Deadlines = field(default_factory=Deadlines)
     beside: Path | None = None
+    writer_threads: int = 4
 
 
 class EngineSession:
@@ -135,6 +137,7 @@ class EngineSession:
                 "expect": dict(spec.expect),
                 "spool": str(spec.spool),
                 "capture": spec.name,
+                "writer_threads": spec.writer_threads,
                 "beside": None if spec.beside is None else str(spec.beside),
                 "columns": list(plan.columns) if plan else [],
                 "engine_depths": list(plan.engine_depths) if plan else [],

@@ -147,6 +147,7 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         chunked=budget < most,
         dtype=str(args["dtype"]),
         deadlines=options.deadlines,
+        writer_threads=recipe.writer_threads(seen.platform),
     )
     return EnginePlan(options, model, layers, seen, choice.why, made, session)
 

@@ -60,6 +60,7 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)
         config = vllm_config.kv_transfer_config
         self._spool: SpoolWriter | None = None
+        self._to_report: set[str] = set()
         if role == KVConnectorRole.WORKER:
             self._spool = SpoolWriter(
                 Path(config.get_from_extra_config("spool", "")),
@@ -92,7 +93,19 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
 
     # Worker side
 
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Report what was saved, and nothing else.
+
+        0.26 reports every finished request; the scheduler has forgotten those that asked for
+        no save or were aborted, and the engine dies of an assertion.
+        """
+        sent, received = super().get_finished(finished_req_ids)
+        known = (sent or set()) & self._to_report
+        self._to_report -= known
+        return known or None, received
+
     def _submit_async_write(self, pending: Any) -> None:
+        self._to_report.add(pending.req_id)  # on every rank: each is waited for
         if not self._is_tp_rank_zero or self._spool is None:
             return
         rows = read_rows(

@@ -79,7 +79,8 @@ class Engine:
         depths = list(params.get("engine_depths", []))
         if self._patched or beside:
             asked = [depths[column] for column in self._columns]
-            args = (asked, depths[self._final], beside or str(self._spool))
+            folder, threads = beside or str(self._spool), int(params.get("writer_threads", 4))
+            args = (asked, depths[self._final], folder, threads)
             self._llm.collective_rpc("hs_capture", args=args)
         self._beside = Results(Path(beside)) if beside else None
         workers = self._llm.collective_rpc("hs_describe")

@@ -30,7 +30,8 @@ from blake3 import blake3
 
 RESULTS = "results.jsonl"
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-_ROWS = 1024
+_PART = 2 << 20
+"""Bytes that are hashed, checked and written while they are still in a core's cache."""
 _EXPONENTS = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 
 
@@ -113,17 +114,20 @@ class SpoolWriter:
         tokens, columns, hidden = rows.shape
         ids = torch.tensor(list(task.token_ids), dtype=torch.int64)
         id_bytes = ids.numpy().tobytes()
-        body = memoryview(rows.view(-1).view(torch.uint8).numpy())
-        header = _header(_DTYPES[rows.dtype], (tokens, columns, hidden), len(body), len(ids))
-        digest = blake3()
+        bits = _bits(rows)
+        header = _header(_DTYPES[rows.dtype], (tokens, columns, hidden), bits.nbytes, len(ids))
+        digest, checks = blake3(), RowChecks(rows.dtype, columns)
+        step = max(1, _PART // max(1, bits[:1].nbytes))
         final = self._folder / f"{task.key}.safetensors"
         temporary = self._folder / f"{task.key}.safetensors.tmp"
         try:
             with temporary.open("wb", buffering=0) as file:
-                for part in (memoryview(header), body, memoryview(id_bytes)):
-                    digest.update(part)
-                    while part:
-                        part = part[file.write(part) :]
+                _put(file, digest, header)
+                for start in range(0, tokens, step):
+                    part = bits[start : start + step]
+                    checks.see(part)
+                    _put(file, digest, part.reshape(-1).view(np.uint8))
+                _put(file, digest, id_bytes)
                 if self._fsync:
                     os.fsync(file.fileno())
             temporary.rename(final)
@@ -137,11 +141,11 @@ class SpoolWriter:
             "columns": columns,
             "hidden": hidden,
             "dtype": str(rows.dtype).removeprefix("torch."),
-            "bytes": len(header) + len(body) + len(id_bytes),
+            "bytes": len(header) + bits.nbytes + len(id_bytes),
             "checksum": f"blake3:{digest.hexdigest()}",
             "token_hash": blake3(id_bytes).hexdigest(),
-            "last_row": blake3(body[-columns * hidden * rows.element_size() :]).hexdigest(),
-            "faults": row_faults(rows),
+            "last_row": blake3(memoryview(bits[-1:].reshape(-1).view(np.uint8))).hexdigest(),
+            "faults": checks.faults(),
         }
 
     def _report(self, line: dict[str, Any]) -> None:
@@ -154,43 +158,80 @@ class SpoolWriter:
                 os.close(fd)
 
 
-def row_faults(rows: torch.Tensor) -> list[dict[str, Any]]:
-    """Check the content of one sample's rows.
+def _put(file: Any, digest: Any, data: Any) -> None:
+    """Hash bytes and write all of them."""
+    rest = memoryview(data)
+    digest.update(rest)
+    while rest:
+        rest = rest[file.write(rest) :]
 
-    The checks look at bits, in numpy: torch would start a team of threads for each writer
-    thread, and they take the forward pass's cores.
+
+def row_faults(rows: torch.Tensor) -> list[dict[str, Any]]:
+    """Check the content of one sample's rows; see :class:`RowChecks`.
 
     Args:
         rows: Tensor [tokens, columns, hidden], any float dtype, on the CPU.
-
-    Returns:
-        One entry for each kind of fault in a column: ``check`` (``finite``,
-        ``constant-row``, ``equal-columns``), ``column``, ``count``, ``first`` (row).
     """
-    bits = _bits(rows)
-    exponent = bits.dtype.type(_EXPONENTS[rows.dtype])
-    faults: list[dict[str, Any]] = []
-    broken = np.zeros(bits.shape[:2], dtype=bool)
-    for start in range(0, len(bits), _ROWS):  # what a step needs beside the rows stays small
-        part = bits[start : start + _ROWS]
-        broken[start : start + _ROWS] = (part & exponent).max(-1) == exponent
-    flat = _constant(bits) & ~broken
-    for check, mask in (("finite", broken), ("constant-row", flat)):
+    checks = RowChecks(rows.dtype, rows.shape[1])
+    checks.see(_bits(rows))
+    return checks.faults()
+
+
+class RowChecks:
+    """Content checks of one sample, fed with its rows part by part.
+
+    They look at bits, in numpy: torch would start a team of threads for each writer thread,
+    and they take the forward pass's cores.
+
+    Args:
+        dtype: Float dtype of the rows.
+        columns: Columns of each row.
+    """
+
+    def __init__(self, dtype: torch.dtype, columns: int) -> None:
+        self._exponent = _EXPONENTS[dtype]
+        self._rows = 0
+        self._found: dict[tuple[str, int], dict[str, Any]] = {}
+        self._equal = [(a, b) for a in range(columns) for b in range(a + 1, columns)]
+
+    def see(self, bits: npt.NDArray[Any]) -> None:
+        """Check further rows: integers [rows, columns, hidden] that hold the floats' bits."""
+        exponent = bits.dtype.type(self._exponent)
+        broken = (bits & exponent).max(-1) == exponent
+        self._count("finite", broken)
+        self._count("constant-row", _constant(bits) & ~broken)
+        self._equal = [
+            (a, b)
+            for a, b in self._equal
+            # The first row is a cheap necessary condition.
+            if np.array_equal(bits[0, a], bits[0, b]) and np.array_equal(bits[:, a], bits[:, b])
+        ]
+        self._rows += len(bits)
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Return one entry for each kind of fault in a column.
+
+        Each has ``check`` (``finite``, ``constant-row``, ``equal-columns``), ``column``,
+        ``count`` and ``first`` (row; for equal columns the other column).
+        """
+        equal = [
+            {"check": "equal-columns", "column": b, "count": self._rows, "first": a}
+            for a, b in self._equal
+        ]
+        return [*self._found.values(), *(equal if self._rows else ())]
+
+    def _count(self, check: str, mask: npt.NDArray[np.bool_]) -> None:
         if not mask.any():
-            continue
+            return
         for column in np.flatnonzero(mask.any(0)).tolist():
             bad = np.flatnonzero(mask[:, column])
-            faults.append(
-                {"check": check, "column": column, "count": len(bad), "first": int(bad[0])}
-            )
-    for a in range(bits.shape[1]):
-        for b in range(a + 1, bits.shape[1]):
-            # The first row is a cheap necessary condition.
-            if np.array_equal(bits[0, a], bits[0, b]) and np.array_equal(bits[:, a], bits[:, b]):
-                faults.append(
-                    {"check": "equal-columns", "column": b, "count": len(rows), "first": a}
-                )
-    return faults
+            first = {
+                "check": check,
+                "column": column,
+                "count": 0,
+                "first": self._rows + int(bad[0]),
+            }
+            self._found.setdefault((check, column), first)["count"] += len(bad)
 
 
 def _bits(rows: torch.Tensor) -> npt.NDArray[Any]:

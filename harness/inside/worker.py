@@ -30,15 +30,16 @@ class WorkerExtension:
     _hs_witness: Witness | None = None
     _hs_capture: PatchedCapture | None = None
 
-    def hs_capture(self, depths: list[int], final: int, spool: str) -> list[int]:
+    def hs_capture(self, depths: list[int], final: int, spool: str, threads: int) -> list[int]:
         """Start the patched capture; only rank 0 writes.
 
         Args:
             depths: Depth of each file column, in file order.
             final: Depth L.
             spool: Folder of the samples.
+            threads: Threads that write them.
         """
-        writer = SpoolWriter(Path(spool)) if _rank() == 0 else None
+        writer = SpoolWriter(Path(spool), threads=threads) if _rank() == 0 else None
         self._hs_capture = PatchedCapture(self.model_runner, depths, final, writer)
         return self._hs_capture.depths
 

@@ -6,6 +6,7 @@ line of it, with its reason; the engine's side asserts what the engine resolved.
 """
 
 from harness.recipe._build import build
+from harness.recipe._capture import writer_threads
 from harness.recipe._choice import Choice, choose_capture
 from harness.recipe._types import (
     Capture,
@@ -28,4 +29,5 @@ __all__ = [
     "Setting",
     "build",
     "choose_capture",
+    "writer_threads",
 ]

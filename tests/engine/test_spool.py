@@ -17,7 +17,7 @@ from safetensors.torch import load_file  # noqa: E402
 from harness.dataset.samples import read_sample  # noqa: E402
 from harness.extraction.accept import token_hash  # noqa: E402
 from harness.inside.results import Results  # noqa: E402
-from harness.inside.spool import SpoolTask, SpoolWriter, row_faults  # noqa: E402
+from harness.inside.spool import RowChecks, SpoolTask, SpoolWriter, row_faults  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -77,6 +77,30 @@ def test_each_spoiled_row_is_named(check: str, spoil: object, dtype: torch.dtype
     spoil(tensor)  # type: ignore[operator]
     (fault,) = row_faults(tensor)
     assert fault["check"] == check
+
+
+def test_rows_seen_in_parts_give_the_faults_of_the_whole() -> None:
+    tensor = rows(tokens=9)
+    tensor[7, 1, 3] = float("inf")
+    tensor[8, 1] = 0
+    tensor[:, 2] = tensor[:, 0]
+    whole = row_faults(tensor)
+    checks = RowChecks(tensor.dtype, tensor.shape[1])
+    for start in (0, 4, 8):
+        checks.see(tensor[start : start + 4].view(torch.int32).numpy())
+    assert checks.faults() == whole
+    assert [(f["check"], f["column"], f["first"]) for f in whole] == [
+        ("finite", 1, 7),
+        ("constant-row", 1, 8),
+        ("equal-columns", 2, 0),
+    ]
+
+
+def test_a_sample_of_many_parts_is_whole(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    tensor = torch.randn(700, 2, 1024)
+    write(tmp_path, tensor)
+    assert torch.equal(load_file(tmp_path / "a.safetensors")["hidden_states"], tensor)
 
 
 def test_opposite_values_are_no_constant_row() -> None:

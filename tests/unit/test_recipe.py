@@ -105,8 +105,18 @@ def test_our_connector_is_named_by_module_and_takes_no_file_lock() -> None:
             "spool": "/out/.spool",
             "shared_storage_path": "/out/.spool",
             "use_synchronization_lock": False,
+            "writer_threads": 4,
         },
     }
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (16, 16), (128, 16)])
+def test_a_gpu_gets_as_many_writer_threads_as_a_step_completes_samples(
+    cores: int, threads: int
+) -> None:
+    made = recipe(platform=Platform("cuda", cores, gpus=1), kv_cache_memory_bytes=1 << 30)
+    config = made.engine_args["kv_transfer_config"]["kv_connector_extra_config"]
+    assert config["writer_threads"] == threads
 
 
 def test_patched_capture_differs_from_plain_prefill_by_its_watch_over_the_workers_alone() -> None:

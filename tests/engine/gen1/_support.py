@@ -100,8 +100,10 @@ class Outcome:
         return found
 
 
-def drive(folder: Path, plans: Sequence[Plan], *, timeout_s: float = 600) -> dict[str, Outcome]:
-    """Run plans in one child of the generation-1 interpreter, in their order."""
+def drive(
+    folder: Path, plans: Sequence[Plan], *, python: Path = PYTHON, timeout_s: float = 600
+) -> dict[str, Outcome]:
+    """Run plans in one child of the generation-1 interpreter (or another), in their order."""
     folder.mkdir(parents=True, exist_ok=True)
     listing = folder / "plans.json"
     listing.write_text(json.dumps([asdict(plan) for plan in plans]))
@@ -114,7 +116,7 @@ def drive(folder: Path, plans: Sequence[Plan], *, timeout_s: float = 600) -> dic
         log = folder / "engine.log"
         with log.open("w") as stream:
             done = subprocess.run(
-                [str(PYTHON), str(DRIVER), str(listing), str(folder)],
+                [str(python), str(DRIVER), str(listing), str(folder)],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

@@ -73,8 +73,8 @@ ERRORS: tuple[tuple[str, str, str | tuple[str, ...]], ...] = (
 )
 
 
-def needed() -> list[str]:
-    return [patch.id for patch in patches.needed_in(patches.of_python(PYTHON))]
+def needed(python: Path = PYTHON) -> list[str]:
+    return [patch.id for patch in patches.needed_in(patches.of_python(python))]
 
 
 def mixed() -> list[list[list[int]]]:
@@ -170,3 +170,25 @@ def test_each_silent_fault_is_there_without_its_patch_and_gone_with_it(
     assert order.left[0][0] > 0
     assert_parity(last.reports(plain_reference, 0))
     assert last.left == [[0]]
+
+
+@pytest.mark.slow
+def test_all_patches_together_return_every_row_on_the_newest_release_too(
+    tiny_plain: Path,
+    plain_reference: ReferenceHost,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The vLLM of this interpreter, with the speculators of the other and nothing else of it.
+    here = Path(sys.executable)
+    site = tmp_path / "site"
+    site.mkdir()
+    for found in PYTHON.parents[1].glob("lib/python*/site-packages/speculators*"):
+        (site / found.name).symlink_to(found)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    plan = Plan("newest", str(tiny_plain), needed(here), mixed(), budget=64)
+    outcome = drive(tmp_path, [plan], python=here)["newest"]
+    assert outcome.error is None
+    assert outcome.left == [[0]] * len(plan.batches)
+    for batch in range(len(plan.batches)):
+        assert_parity(outcome.reports(plain_reference, batch))
