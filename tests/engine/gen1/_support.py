@@ -108,11 +108,12 @@ def drive(
     listing = folder / "plans.json"
     listing.write_text(json.dumps([asdict(plan) for plan in plans]))
     known = [id for plan in plans for id in plan.patches]
-    with patches.patched_environment(
-        [patch for patch in patches.PATCHES if patch.id in known], env={**os.environ, **ENVIRONMENT}
-    ) as env:
-        # Which ones are in force is for each plan to say; the hook watches for all.
-        env["HARNESS_PATCHES"] = ""
+    chosen = [patch for patch in patches.PATCHES if patch.id in known]
+    with patches.patched_environment(chosen, env={**os.environ, **ENVIRONMENT}) as env:
+        # The hook watches for all; each plan says which of them are in force, once the import of
+        # speculators itself is through.
+        imports = [patch.id for patch in chosen if patch.process is patches.Process.BOTH]
+        env["HARNESS_PATCHES"] = " ".join(imports)
         log = folder / "engine.log"
         with log.open("w") as stream:
             done = subprocess.run(
