@@ -86,7 +86,7 @@ def check(
 def run(
     words: Annotated[list[str], typer.Argument(metavar="-- python SCRIPT ARGS")],
     python: Annotated[
-        Path | None, typer.Option(help=f"{_PYTHON} By default, the command's own.")
+        Path | None, typer.Option(help=f"{_PYTHON} By default, the command's first word.")
     ] = None,
     trust_remote_code: Annotated[
         bool,

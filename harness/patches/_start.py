@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,16 +87,18 @@ def run(
     """Run a command with patches in force and return its exit code.
 
     Args:
-        command: ``python their_script.py ARGS``; its first word is the interpreter.
+        command: ``python their_script.py ARGS``; as the user would start it.
         patches: Which ones.
-        python: The interpreter to take instead of the command's first word.
+        python: The interpreter to take where the first word is just some ``python``.
         trust_remote_code: The user allows the model's own tokenizer code.
 
     Raises:
         UsageError: ``patches.no-command``: there is nothing to run.
         Refused: ``patches.conflict``.
     """
-    words = [str(python), *command[1:]] if python else list(command)
+    words = list(command)
+    if python is not None and words and Path(words[0]).name.startswith("python"):
+        words[0] = str(python)
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
             "patches.no-command",
@@ -106,10 +109,23 @@ def run(
         )
     with patched_environment(patches, trust_remote_code=trust_remote_code) as env:
         process = subprocess.Popen(words, env=env)
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            # Ctrl-C reached the script too, SIGTERM only us; it has the time that it takes.
-            process.send_signal(signal.SIGTERM)
+        with _passing_on(process):
             code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leave it to the script what a signal means: Ctrl-C reaches it anyway, SIGTERM is sent on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.terminate()),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

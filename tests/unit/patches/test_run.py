@@ -93,6 +93,16 @@ def test_exit_code_of_the_script_is_passed_through(box: Path) -> None:
     assert go(box, "spawn", "41") == 41
 
 
+def test_another_interpreter_stands_in_for_a_python_and_for_nothing_else(tmp_path: Path) -> None:
+    code = ["-c", "import sys; sys.exit(3)"]
+    here = Path(sys.executable)
+    assert run_patched(["python-that-is-not-there", *code], patches(), python=here) == 3
+    launcher = tmp_path / "launch"
+    launcher.write_text("#!/bin/sh\nexit 9\n")
+    launcher.chmod(0o755)
+    assert run_patched([str(launcher)], patches(), python=here) == 9
+
+
 def test_script_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert run_patched([sys.executable, "-c", code], patches()) == 128 + signal.SIGKILL
@@ -137,7 +147,8 @@ def test_variables_that_a_patch_needs_are_set_unless_the_user_set_them() -> None
     assert not link.exists()
 
 
-def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_script_decides_what_a_signal_means(tmp_path: Path, number: signal.Signals) -> None:
     mark = tmp_path / "ended"
     script = (
         "import pathlib, signal, sys, time\n"
@@ -156,6 +167,11 @@ def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
     deadline = time.monotonic() + 20
     while not (tmp_path / "up").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    child.terminate()
+    child.send_signal(number)
+    if number == signal.SIGINT:
+        # A terminal sends it to the script as well; the command waits for the script's answer.
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.3)
+        child.terminate()
     child.wait(20)
     assert mark.exists()
