@@ -12,6 +12,7 @@ from harness.patches.controller import (
     async_scheduling,
     block_size,
     device_memory,
+    half_precision,
     kv_config_call,
     kv_layout,
     last_step,
@@ -36,6 +37,7 @@ from harness.patches.worker import (
 PATCHES: tuple[Patch, ...] = (
     speculators_import.PATCH,
     tokenizer_code.PATCH,
+    half_precision.PATCH,
     scheduler_config.PATCH,
     block_size.PATCH,
     kv_layout.PATCH,

@@ -64,6 +64,7 @@ class Plan:
     batches: Sequence[Batch]
     layer_ids: Sequence[int] = (5, 1, 3)
     budget: int | None = None
+    dtype: str = "float32"
     text_only: bool = False
     tensor_parallel_size: int = 1
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness import patches
@@ -192,3 +196,56 @@ def test_all_patches_together_return_every_row_on_the_newest_release_too(
     assert outcome.left == [[0]] * len(plan.batches)
     for batch in range(len(plan.batches)):
         assert_parity(outcome.reports(plain_reference, batch))
+
+
+@pytest.mark.slow
+def test_200_random_prompts_and_50_calls_leave_no_wrong_row_and_nothing_behind(
+    tiny_plain: Path, plain_reference: ReferenceHost, tmp_path: Path
+) -> None:
+    draw = random.Random(200)
+    batches = [prompts(*(draw.randrange(1, 80) for _ in range(4)), seed=n) for n in range(50)]
+    plan = Plan("many", str(tiny_plain), needed(), batches, budget=64)
+    outcome = drive(tmp_path, [plan])["many"]
+    assert outcome.error is None
+    assert outcome.left == [[0]] * len(batches)
+    reports = [one for n in range(50) for one in outcome.reports(plain_reference, n)]
+    assert len(reports) == 200
+    assert_parity(reports)
+
+
+@pytest.mark.slow
+def test_layers_get_the_scaling_that_their_configuration_sets_and_float16_is_refused(
+    tiny_plain: Path, plain_reference: ReferenceHost, tmp_path: Path
+) -> None:
+    first = 16
+    scaled = tmp_path / "scaled"
+    shutil.copytree(tiny_plain, scaled)
+    config = json.loads((scaled / "config.json").read_text())
+    config["llama_4_scaling"] = {"original_max_position_embeddings": first, "beta": 0.5}
+    (scaled / "config.json").write_text(json.dumps(config))
+    batch = prompts(40)
+    kept = [id for id in needed() if id != "half-precision"]
+    plans = [
+        Plan("scaled", str(scaled), needed(), [batch]),
+        Plan("half", str(tiny_plain), needed(), [batch], dtype="float16"),
+        Plan("half-let-through", str(tiny_plain), kept, [batch], dtype="float16"),
+    ]
+    outcomes = drive(tmp_path / "out", plans)
+    truth = plain_reference.compute({"one": batch[0]})["one"].hidden_states
+    assert outcomes["scaled"].error is None
+    for layer, rows in zip(plans[0].layer_ids, outcomes["scaled"].rows(0, 0), strict=True):
+        right = truth[:, layer + 1]
+        error = np.linalg.norm(rows - right, axis=-1) / np.linalg.norm(right, axis=-1)
+        # The scaling is 1 up to there; the reference knows nothing of it.
+        assert error[:first].max() < 1e-5
+        assert error[first:].min() > 1e-2
+    refused = outcomes["half"].error
+    assert refused is not None
+    assert refused["text"].startswith("patches.float16")
+    factor = config["routed_scaling_factor"]
+    for layer, rows in zip(
+        plans[0].layer_ids, outcomes["half-let-through"].rows(0, 0), strict=True
+    ):
+        right = truth[:, layer + 1]
+        ratio = (rows * right).sum(-1) / (right * right).sum(-1)
+        assert abs(np.median(ratio) * factor - 1) < 1e-2

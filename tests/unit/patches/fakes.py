@@ -17,6 +17,7 @@ from harness.seams import Surface
 _CONSTRUCTORS = {
     "SchedulerConfig": "config.scheduler",
     "CacheConfig": "config.cache",
+    "ModelConfig": "config.model",
     "VllmConfig": "config.vllm",
     "Request": "request",
     "get_kv_cache_config_from_groups": "kv.config-from-groups",

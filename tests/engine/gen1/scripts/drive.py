@@ -40,7 +40,7 @@ def put_on(ids: list[str]) -> None:
 
 def run(generator: Any, plan: dict[str, Any], out: Path) -> dict[str, Any]:
     """Make one generator and send it every batch."""
-    settings = {"dtype": "float32"}
+    settings = {"dtype": plan["dtype"]}
     if plan.get("text_only"):
         # 0.3.0 sets no limit: it would want the weights of the vision tower.
         settings["limit_mm_per_prompt"] = {"image": 0, "video": 0, "vision_chunk": 0}
