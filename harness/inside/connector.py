@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import example_hidden_states_c
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from harness.inside.deaths import watch_children
+from harness.inside.rowchecks import row_flags
 from harness.inside.spool import SpoolTask, SpoolWriter
 
 PARAMS = "hs"
@@ -114,8 +115,13 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         if pending.probe is not None:
             host, event = _to_host(self, rows[:, list(pending.probe)])
             self._spool.submit(_task(f"{pending.key}.probe", host, pending.token_ids, event))
-        host, event = _to_host(self, _in_order(rows, pending.columns))
-        self._spool.submit(_task(pending.key, host, pending.token_ids, event))
+        rows = _in_order(rows, pending.columns)
+        flags = None
+        if rows.is_cuda:
+            # Before the rows: the event of the later copy stands for both.
+            flags, _ = _to_host(self, row_flags(rows))
+        host, event = _to_host(self, rows)
+        self._spool.submit(_task(pending.key, host, pending.token_ids, event, flags))
         # get_finished frees the blocks once this event says that the copy is done.
         self._req_copy_events[pending.req_id] = event
 
@@ -159,9 +165,15 @@ def _to_host(connector: SpoolConnector, rows: torch.Tensor) -> tuple[torch.Tenso
     return host, event
 
 
-def _task(key: str, rows: torch.Tensor, token_ids: torch.Tensor, event: Any) -> SpoolTask:
+def _task(
+    key: str,
+    rows: torch.Tensor,
+    token_ids: torch.Tensor,
+    event: Any,
+    flags: torch.Tensor | None = None,
+) -> SpoolTask:
     wait: Callable[[], None] = event.synchronize
-    return SpoolTask(key=key, rows=rows, token_ids=token_ids.tolist(), wait=wait)
+    return SpoolTask(key=key, rows=rows, token_ids=token_ids.tolist(), wait=wait, flags=flags)
 
 
 def _ran_whole(request: Any) -> bool:

@@ -20,6 +20,7 @@ import torch
 
 from harness.inside.arguments import NORM, Names, stream_of
 from harness.inside.modelwalk import embedding, text_decoder
+from harness.inside.rowchecks import flags_wide, row_flags
 from harness.inside.spool import SpoolTask, SpoolWriter
 from harness.inside.staging import Stage
 
@@ -60,6 +61,7 @@ class _Partial:
     rows: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
+    flags: torch.Tensor | None
     filled: int = 0
 
 
@@ -190,13 +192,16 @@ class PatchedCapture:
         wanted = [(span, p) for span in spans if (p := self._of(span, columns[0])) is not None]
         if not wanted:
             return
-        with self._stage.copying(*columns, ids, positions) as copy:
+        with self._stage.copying(columns, total, ids, positions) as copy:
+            flags = None if copy.block is None else row_flags(copy.block[:, : self._columns])
             for span, partial in wanted:
                 here = slice(span.offset, span.offset + span.count)
                 there = slice(span.start, span.start + span.count)
-                copy.columns(partial.rows[there], columns, here)
+                copy.rows(partial.rows[there], here)
                 copy.one(partial.ids[there], ids[here])
                 copy.one(partial.positions[there], positions[here])
+                if partial.flags is not None and flags is not None:
+                    copy.one(partial.flags[there], flags[here])
                 partial.filled = there.stop
         for span, partial in wanted:
             if partial.filled == len(partial.prompt):
@@ -238,6 +243,9 @@ class PatchedCapture:
             rows=empty((len(prompt), len(self._depths), stream.shape[-1]), stream.dtype),
             ids=empty((len(prompt),), torch.int64),
             positions=empty((len(prompt),), torch.int64),
+            flags=empty((len(prompt), flags_wide(self._columns)), torch.uint8)
+            if self._stage.on_device
+            else None,
         )
 
     def _submit(self, partial: _Partial) -> None:
@@ -252,7 +260,7 @@ class PatchedCapture:
             rows = partial.rows[:, self._probe : self._probe + 1]
             self._spool.submit(SpoolTask(f"{partial.key}.probe", rows, partial.prompt, wait))
         rows = partial.rows[:, : self._columns]
-        self._spool.submit(SpoolTask(partial.key, rows, partial.prompt, wait))
+        self._spool.submit(SpoolTask(partial.key, rows, partial.prompt, wait, partial.flags))
 
 
 def spans_of(batch: Any, step: Any) -> list[Span]:

@@ -23,16 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from blake3 import blake3
 
+from harness.inside.rowchecks import faults_of_flags, row_faults
+
 RESULTS = "results.jsonl"
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-_PART = 2 << 20
-"""Bytes that are hashed, checked and written while they are still in a core's cache."""
-_EXPONENTS = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,15 @@ class SpoolTask:
         rows: Tensor [tokens, columns, hidden] on the CPU, ready once ``wait`` returns.
         token_ids: The prompt's token ids as the engine holds them.
         wait: Blocks until ``rows`` is filled (a device copy may be in flight).
+        flags: What :func:`harness.inside.rowchecks.row_flags` said on the device, ready with the
+            rows; None where they are still to be checked.
     """
 
     key: str
     rows: torch.Tensor
     token_ids: Sequence[int]
     wait: Callable[[], None]
+    flags: torch.Tensor | None = None
 
 
 class SpoolWriter:
@@ -114,20 +114,17 @@ class SpoolWriter:
         tokens, columns, hidden = rows.shape
         ids = torch.tensor(list(task.token_ids), dtype=torch.int64)
         id_bytes = ids.numpy().tobytes()
-        bits = _bits(rows)
-        header = _header(_DTYPES[rows.dtype], (tokens, columns, hidden), bits.nbytes, len(ids))
-        digest, checks = blake3(), RowChecks(rows.dtype, columns)
-        step = max(1, _PART // max(1, bits[:1].nbytes))
+        body = memoryview(rows.view(-1).view(torch.uint8).numpy())
+        header = _header(_DTYPES[rows.dtype], (tokens, columns, hidden), len(body), len(ids))
+        digest = blake3()
         final = self._folder / f"{task.key}.safetensors"
         temporary = self._folder / f"{task.key}.safetensors.tmp"
         try:
             with temporary.open("wb", buffering=0) as file:
-                _put(file, digest, header)
-                for start in range(0, tokens, step):
-                    part = bits[start : start + step]
-                    checks.see(part)
-                    _put(file, digest, part.reshape(-1).view(np.uint8))
-                _put(file, digest, id_bytes)
+                for part in (memoryview(header), body, memoryview(id_bytes)):
+                    digest.update(part)
+                    while part:
+                        part = part[file.write(part) :]
                 if self._fsync:
                     os.fsync(file.fileno())
             temporary.rename(final)
@@ -141,11 +138,13 @@ class SpoolWriter:
             "columns": columns,
             "hidden": hidden,
             "dtype": str(rows.dtype).removeprefix("torch."),
-            "bytes": len(header) + bits.nbytes + len(id_bytes),
+            "bytes": len(header) + len(body) + len(id_bytes),
             "checksum": f"blake3:{digest.hexdigest()}",
             "token_hash": blake3(id_bytes).hexdigest(),
-            "last_row": blake3(memoryview(bits[-1:].reshape(-1).view(np.uint8))).hexdigest(),
-            "faults": checks.faults(),
+            "last_row": blake3(body[-columns * hidden * rows.element_size() :]).hexdigest(),
+            "faults": row_faults(rows)
+            if task.flags is None
+            else faults_of_flags(task.flags.numpy(), columns),
         }
 
     def _report(self, line: dict[str, Any]) -> None:
@@ -156,104 +155,6 @@ class SpoolWriter:
                 os.write(fd, data)
             finally:
                 os.close(fd)
-
-
-def _put(file: Any, digest: Any, data: Any) -> None:
-    """Hash bytes and write all of them."""
-    rest = memoryview(data)
-    digest.update(rest)
-    while rest:
-        rest = rest[file.write(rest) :]
-
-
-def row_faults(rows: torch.Tensor) -> list[dict[str, Any]]:
-    """Check the content of one sample's rows; see :class:`RowChecks`.
-
-    Args:
-        rows: Tensor [tokens, columns, hidden], any float dtype, on the CPU.
-    """
-    checks = RowChecks(rows.dtype, rows.shape[1])
-    checks.see(_bits(rows))
-    return checks.faults()
-
-
-class RowChecks:
-    """Content checks of one sample, fed with its rows part by part.
-
-    They look at bits, in numpy: torch would start a team of threads for each writer thread,
-    and they take the forward pass's cores.
-
-    Args:
-        dtype: Float dtype of the rows.
-        columns: Columns of each row.
-    """
-
-    def __init__(self, dtype: torch.dtype, columns: int) -> None:
-        self._exponent = _EXPONENTS[dtype]
-        self._rows = 0
-        self._found: dict[tuple[str, int], dict[str, Any]] = {}
-        self._equal = [(a, b) for a in range(columns) for b in range(a + 1, columns)]
-
-    def see(self, bits: npt.NDArray[Any]) -> None:
-        """Check further rows: integers [rows, columns, hidden] that hold the floats' bits."""
-        exponent = bits.dtype.type(self._exponent)
-        broken = (bits & exponent).max(-1) == exponent
-        self._count("finite", broken)
-        self._count("constant-row", _constant(bits) & ~broken)
-        self._equal = [
-            (a, b)
-            for a, b in self._equal
-            # The first row is a cheap necessary condition.
-            if np.array_equal(bits[0, a], bits[0, b]) and np.array_equal(bits[:, a], bits[:, b])
-        ]
-        self._rows += len(bits)
-
-    def faults(self) -> list[dict[str, Any]]:
-        """Return one entry for each kind of fault in a column.
-
-        Each has ``check`` (``finite``, ``constant-row``, ``equal-columns``), ``column``,
-        ``count`` and ``first`` (row; for equal columns the other column).
-        """
-        equal = [
-            {"check": "equal-columns", "column": b, "count": self._rows, "first": a}
-            for a, b in self._equal
-        ]
-        return [*self._found.values(), *(equal if self._rows else ())]
-
-    def _count(self, check: str, mask: npt.NDArray[np.bool_]) -> None:
-        if not mask.any():
-            return
-        for column in np.flatnonzero(mask.any(0)).tolist():
-            bad = np.flatnonzero(mask[:, column])
-            first = {
-                "check": check,
-                "column": column,
-                "count": 0,
-                "first": self._rows + int(bad[0]),
-            }
-            self._found.setdefault((check, column), first)["count"] += len(bad)
-
-
-def _bits(rows: torch.Tensor) -> npt.NDArray[Any]:
-    """View floats as integers; numpy knows no bfloat16."""
-    wide = torch.int32 if rows.element_size() == 4 else torch.int16
-    bits: npt.NDArray[Any] = rows.view(wide).numpy()
-    return bits
-
-
-def _constant(bits: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Tell which rows [tokens, columns] hold one value only; the two zeros count as one."""
-    found = np.zeros(bits.shape[:2], dtype=bool)
-    if bits.shape[-1] < 2:
-        return found
-    unsigned = np.iinfo(bits.dtype).max
-    head, second = bits[..., 0] & unsigned, bits[..., 1] & unsigned
-    # Few rows begin with two equal values; only those are read in full.
-    for token, column in zip(*np.nonzero(head == second), strict=True):
-        row = bits[token, column]
-        same = bool((row == row[0]).all())
-        found[token, column] = same or not bool((row & unsigned).any())
-    return found
 
 
 def _header(dtype: str, shape: tuple[int, int, int], body: int, tokens: int) -> bytes:

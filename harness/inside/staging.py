@@ -15,17 +15,18 @@ import torch
 class Copy:
     """What may be copied inside :meth:`Stage.copying`."""
 
-    def __init__(self, from_device: bool) -> None:
-        self._from_device = from_device
+    def __init__(self, columns: Sequence[torch.Tensor], rows: int, from_device: bool) -> None:
+        self._columns = columns
+        # One block for the whole step: the host side of a strided copy would wait for it.
+        self.block = torch.stack([c[:rows] for c in columns], dim=1) if from_device else None
 
-    def columns(self, target: torch.Tensor, columns: Sequence[torch.Tensor], rows: slice) -> None:
-        """Put the same rows of several tensors side by side into [tokens, columns, hidden]."""
-        if self._from_device:
-            # One copy of one block: the host side of a strided copy would wait for it.
-            target.copy_(torch.stack([c[rows] for c in columns], dim=1), non_blocking=True)
+    def rows(self, target: torch.Tensor, source: slice) -> None:
+        """Put the same rows of all columns side by side into [tokens, columns, hidden]."""
+        if self.block is not None:
+            target.copy_(self.block[source], non_blocking=True)
             return
-        for number, column in enumerate(columns):
-            target[:, number].copy_(column[rows])
+        for number, column in enumerate(self._columns):
+            target[:, number].copy_(column[source])
 
     def one(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy one tensor, its dtype turned into the target's."""
@@ -36,29 +37,39 @@ class Stage:
     """Host buffers and the way into them from one device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._cuda: bool = device.type == "cuda"
         self._device = device
         self._stream = torch.cuda.Stream(device) if self._cuda else None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether rows come from a device."""
+        return self._cuda
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return host memory, pinned where a device copies into it."""
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=self._cuda)
 
     @contextmanager
-    def copying(self, *sources: torch.Tensor) -> Iterator[Copy]:
+    def copying(
+        self, columns: Sequence[torch.Tensor], rows: int, *others: torch.Tensor
+    ) -> Iterator[Copy]:
         """Order the copies in the block after all that the current stream holds so far.
 
         Args:
-            sources: Every device tensor that is read; its memory is kept until then.
+            columns: Tensors [at least ``rows``, hidden], one a depth.
+            rows: Rows of this step; what lies behind them is padding.
+            others: Further device tensors that are read.
         """
         if self._stream is None:
-            yield Copy(from_device=False)
+            yield Copy(columns, rows, from_device=False)
             return
         # Not the default stream: a worker runs its forward on one of its own.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            yield Copy(from_device=True)
-        for source in sources:
+            yield Copy(columns, rows, from_device=True)
+        for source in (*columns, *others):
+            # The allocator must not reuse their memory before the copies have run.
             source.record_stream(self._stream)
 
     def arrival(self) -> Callable[[], None]:

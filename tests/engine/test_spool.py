@@ -17,7 +17,13 @@ from safetensors.torch import load_file  # noqa: E402
 from harness.dataset.samples import read_sample  # noqa: E402
 from harness.extraction.accept import token_hash  # noqa: E402
 from harness.inside.results import Results  # noqa: E402
-from harness.inside.spool import RowChecks, SpoolTask, SpoolWriter, row_faults  # noqa: E402
+from harness.inside.rowchecks import (  # noqa: E402
+    faults_of_flags,
+    flags_wide,
+    row_faults,
+    row_flags,
+)
+from harness.inside.spool import SpoolTask, SpoolWriter  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -79,20 +85,22 @@ def test_each_spoiled_row_is_named(check: str, spoil: object, dtype: torch.dtype
     assert fault["check"] == check
 
 
-def test_rows_seen_in_parts_give_the_faults_of_the_whole() -> None:
-    tensor = rows(tokens=9)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_flags_of_a_device_tell_the_same_faults(dtype: torch.dtype) -> None:
+    tensor = rows(tokens=9).to(dtype)
+    assert faults_of_flags(row_flags(tensor).numpy(), 3) == []
     tensor[7, 1, 3] = float("inf")
     tensor[8, 1] = 0
+    tensor[8, 1, ::2] = -0.0
+    tensor[4, 1] = 1.5
     tensor[:, 2] = tensor[:, 0]
-    whole = row_faults(tensor)
-    checks = RowChecks(tensor.dtype, tensor.shape[1])
-    for start in (0, 4, 8):
-        checks.see(tensor[start : start + 4].view(torch.int32).numpy())
-    assert checks.faults() == whole
-    assert [(f["check"], f["column"], f["first"]) for f in whole] == [
-        ("finite", 1, 7),
-        ("constant-row", 1, 8),
-        ("equal-columns", 2, 0),
+    flags = row_flags(tensor)
+    assert flags.shape == (9, flags_wide(3))
+    assert faults_of_flags(flags.numpy(), 3) == row_faults(tensor)
+    assert [(f["check"], f["column"], f["count"], f["first"]) for f in row_faults(tensor)] == [
+        ("finite", 1, 1, 7),
+        ("constant-row", 1, 2, 4),
+        ("equal-columns", 2, 9, 0),
     ]
 
 
