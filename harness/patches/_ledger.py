@@ -102,6 +102,11 @@ def holds(module: Any, name: str, *, by: str, anyhow: bool = False) -> bool:
     return anyhow or _current(module, name) is entry.replacement
 
 
+def forget(module: Any) -> None:
+    """Forget what was replaced in a module that has just been executed again."""
+    module.__dict__.pop(_MARK, None)
+
+
 def _entries(module: Any) -> dict[str, _Entry]:
     found: dict[str, _Entry] = module.__dict__.setdefault(_MARK, {})
     return found

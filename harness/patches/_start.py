@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.errors import Refused, UsageError
+from harness.errors import CheckFailed, Refused, UsageError
 from harness.patches import hook
 from harness.patches._environment import Environment
 from harness.patches._patch import Patch
@@ -73,6 +73,7 @@ def patched_environment(
         found["PYTHONPATH"] = os.pathsep.join(paths)
         found[hook.IDS] = " ".join(patch.id for patch in patches)
         found[hook.MODULES] = " ".join(sorted({patch.module for patch in patches}))
+        found[hook.STARTED] = str(Path(folder) / "started")
         found[ALLOWED] = "1" if trust_remote_code else "0"
         yield found
 
@@ -95,6 +96,7 @@ def run(
     Raises:
         UsageError: ``patches.no-command``: there is nothing to run.
         Refused: ``patches.conflict``.
+        CheckFailed: ``patches.not-started``: the command ran, and without any patch.
     """
     words = list(command)
     if python is not None and words and Path(words[0]).name.startswith("python"):
@@ -111,6 +113,14 @@ def run(
         process = subprocess.Popen(words, env=env)
         with _passing_on(process):
             code = process.wait()
+        if not Path(env[hook.STARTED]).exists():
+            raise CheckFailed(
+                "patches.not-started",
+                expected="a Python that reads sitecustomize from PYTHONPATH",
+                found=f"none; the command ran without any patch (exit code {code})",
+                where=" ".join(words),
+                next="run it without the options -I, -E and -S of python",
+            )
     return code if code >= 0 else 128 - code
 
 

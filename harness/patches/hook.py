@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from harness.patches import _ledger
 from harness.patches._registry import PATCHES, by_id
 from harness.patches._state import Status
 
@@ -12,6 +13,8 @@ IDS = "HARNESS_PATCHES"
 """Environment variable: ids of the patches to apply, parted by spaces; not set: all."""
 MODULES = "HARNESS_PATCHES_MODULES"
 """Environment variable: the modules that they replace names in, for ``site/sitecustomize.py``."""
+STARTED = "HARNESS_PATCHES_STARTED"
+"""Environment variable: the file that ``site/sitecustomize.py`` makes when it is read."""
 
 
 def imported(module: str) -> None:
@@ -20,6 +23,8 @@ def imported(module: str) -> None:
     Raises:
         Refused: One does not fit. The import fails with it: never run half patched.
     """
+    # It may have been loaded anew: what was replaced in it before is gone.
+    _ledger.forget(sys.modules[module])
     chosen = os.environ.get(IDS)
     patches = PATCHES if chosen is None else [by_id(id) for id in chosen.split()]
     states = {patch.id: patch.apply() for patch in patches if patch.module == module}

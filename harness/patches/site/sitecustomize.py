@@ -42,7 +42,6 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self._names:
             return None
-        self._names.discard(name)
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
@@ -50,6 +49,15 @@ class _Finder:
                 spec.loader = _Loader(spec.loader)
                 return spec
         return None
+
+
+def _tell() -> None:
+    """Let the command know that this file was read: ``python -I`` and ``-E`` pass it by."""
+    try:
+        with open(os.environ["HARNESS_PATCHES_STARTED"], "w"):  # noqa: PTH123
+            pass
+    except (KeyError, OSError):
+        pass  # the command has ended; what it started may live on
 
 
 def _run_own() -> None:
@@ -62,5 +70,6 @@ def _run_own() -> None:
         spec.loader.exec_module(module)
 
 
+_tell()
 sys.meta_path.insert(0, _Finder(os.environ.get("HARNESS_PATCHES_MODULES", "").split()))
 _run_own()

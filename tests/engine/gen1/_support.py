@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -128,6 +129,26 @@ def drive(
             )
     assert done.returncode == 0, log.read_text()[-3000:]
     return {plan.name: _outcome(plan, folder) for plan in plans}
+
+
+def drive_by_command(folder: Path, plan: Plan, *, timeout_s: float = 600) -> tuple[Outcome, str]:
+    """Run one plan through ``harness patches run``; gives also what was said."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listing = folder / "plans.json"
+    listing.write_text(json.dumps([asdict(plan)]))
+    command = [sys.executable, "-m", "harness", "patches", "run", "--"]
+    done = subprocess.run(
+        [*command, str(PYTHON), str(DRIVER), str(listing), str(folder)],
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return _outcome(plan, folder), done.stdout
 
 
 def _outcome(plan: Plan, folder: Path) -> Outcome:

@@ -19,6 +19,7 @@ from tests.engine.gen1._support import (
     PYTHON,
     Plan,
     drive,
+    drive_by_command,
     needs_gen1,
     prompts,
 )
@@ -89,11 +90,13 @@ def mixed() -> list[list[list[int]]]:
     return [lengths, sharing, prompts(*(3 + number % 9 for number in range(40))), sharing]
 
 
-def test_all_patches_together_return_every_row_of_a_plain_model(
+def test_the_command_makes_every_row_of_a_plain_model_right(
     tiny_plain: Path, plain_reference: ReferenceHost, tmp_path: Path
 ) -> None:
     plan = Plan("plain", str(tiny_plain), needed(), mixed(), budget=64)
-    outcome = drive(tmp_path, [plan])["plain"]
+    outcome, said = drive_by_command(tmp_path, plan)
+    assert "vllm_hidden_states_generator: in force: tokenizer-code, half-precision" in said
+    assert "custom_worker: in force: eagle3-check, model-walk, model-forward" in said
     assert outcome.error is None
     assert outcome.left == [[0]] * len(plan.batches)
     assert outcome.asynchronous == [False]

@@ -13,8 +13,9 @@ from textwrap import dedent
 
 import pytest
 
-from harness.errors import UsageError
+from harness.errors import CheckFailed, UsageError
 from harness.patches import Patch, by_id, patched_environment, run_patched
+from harness.patches._modules import GENERATOR as GENERATOR_NAME
 
 CHOSEN = ("layer-order", "eagle3-check")
 GENERATOR = """
@@ -98,7 +99,7 @@ def test_another_interpreter_stands_in_for_a_python_and_for_nothing_else(tmp_pat
     here = Path(sys.executable)
     assert run_patched(["python-that-is-not-there", *code], patches(), python=here) == 3
     launcher = tmp_path / "launch"
-    launcher.write_text("#!/bin/sh\nexit 9\n")
+    launcher.write_text(f"#!/bin/sh\n{here} -c pass\nexit 9\n")
     launcher.chmod(0o755)
     assert run_patched([str(launcher)], patches(), python=here) == 9
 
@@ -124,6 +125,30 @@ def test_a_patch_that_does_not_fit_fails_the_import_and_so_the_script(
     assert out == ""
     assert "patches.missing-anchor" in err
     assert "MultiprocExecutor" in err
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_a_python_that_passes_the_hook_by_is_a_failure_and_never_a_quiet_success(
+    option: str,
+) -> None:
+    with pytest.raises(CheckFailed, match=r"patches\.not-started"):
+        run_patched([sys.executable, option, "-c", "pass"], patches())
+
+
+def test_looking_for_a_module_before_and_loading_it_again_change_nothing(
+    box: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = f"""
+        import importlib, importlib.util
+        name = {GENERATOR_NAME!r}
+        assert importlib.util.find_spec(name) is not None
+        for load in (importlib.import_module, lambda name: importlib.reload(module)):
+            module = load(name)
+            print(module.VllmHiddenStatesGenerator().generate([])[0]["hidden_states"])
+    """
+    code = run_patched([sys.executable, "-c", dedent(script)], patches("layer-order"))
+    assert code == 0
+    assert capfd.readouterr().out.splitlines() == ["['five', 'one']"] * 2
 
 
 def test_nothing_to_run_is_a_usage_error() -> None:
