@@ -21,5 +21,5 @@ def test_order_and_repetition_are_the_callers() -> None:
     ]
     by_id("layer-order").apply(handed(module))
     generate = module.VllmHiddenStatesGenerator.generate
-    results = generate(SimpleNamespace(layer_ids=[5, 1, 3, 5]), [[1], [2]])
-    assert [result["hidden_states"] for result in results] == [["five", "one", "three", "five"]] * 2
+    results = generate(SimpleNamespace(layer_ids=[5, 1, 3, 1]), [[1], [2]])
+    assert [result["hidden_states"] for result in results] == [["five", "one", "three", "one"]] * 2

@@ -114,6 +114,7 @@ def test_undo_and_verify_refuse_where_somebody_else_replaced_the_object_since() 
     made = module()
     ONE.apply(handed(made))
     made.Thing = stranger = object()  # type: ignore[attr-defined]
+    assert not ONE.is_in_force(handed(made))
     for step in (ONE.verify, ONE.undo):
         with pytest.raises(Refused, match=r"patches\.replaced-since"):
             step(handed(made))
