@@ -79,6 +79,7 @@ def examine(
     except HarnessError as error:
         yield _failed("recipe", error)
         return
+    yield Check("capture", "ok", f"{plan.session.name}: {plan.why}")
     yield Check("recipe", "ok", f"{len(plan.recipe.settings)} settings; --json shows each")
     yield _configuration(plan, scratch)
 
@@ -94,9 +95,10 @@ def _machine(seen: Inspection) -> Iterator[Check]:
     native = engine.has("native_extract")
     yield Check(
         "native capture",
-        "ok" if native else "fail",
-        "extract_hidden_states is there" if native else "no extract_hidden_states",
-        "" if native else "vLLM 0.18 or newer has it",
+        "ok" if native else "note",
+        "extract_hidden_states is there"
+        if native
+        else "no extract_hidden_states: the patched capture takes its place",
     )
     if platform.device == "cpu":
         yield Check(
