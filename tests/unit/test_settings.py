@@ -51,7 +51,7 @@ def test_command_line_beats_environment_beats_ini_beats_default() -> None:
         "1",
         "hf",
         "float32",
-        "native",
+        "auto",
     )
     assert [found.source(name) for name in ("layers", "dialect", "dtype", "capture")] == [
         COMMAND_LINE,
