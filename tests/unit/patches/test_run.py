@@ -90,8 +90,9 @@ def test_without_patches_the_script_is_as_it_was(
     assert "harness patches" not in err
 
 
-def test_exit_code_of_the_script_is_passed_through(box: Path) -> None:
-    assert go(box, "spawn", "41") == 41
+def test_exit_code_of_the_script_is_passed_through() -> None:
+    code = ["-c", "import sys; sys.exit(41)"]
+    assert run_patched([sys.executable, *code], patches("layer-order")) == 41
 
 
 def test_another_interpreter_stands_in_for_a_python_and_for_nothing_else(tmp_path: Path) -> None:
@@ -184,9 +185,8 @@ def test_the_script_decides_what_a_signal_means(tmp_path: Path, number: signal.S
         "time.sleep(60)\n"
     )
     code = (
-        "import sys; from harness.cli._patches import run; import harness.cli._patches as p;"
-        "p.needed_in = lambda environment: (); p.of_python = lambda python: None;"
-        f"run([sys.executable, '-c', {script!r}], None, False)"
+        "import sys; from harness.patches import run_patched;"
+        f"sys.exit(run_patched([sys.executable, '-c', {script!r}], []))"
     )
     child = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 20
@@ -198,5 +198,5 @@ def test_the_script_decides_what_a_signal_means(tmp_path: Path, number: signal.S
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.3)
         child.terminate()
-    child.wait(20)
+    assert child.wait(20) == 7
     assert mark.exists()
