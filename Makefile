@@ -39,6 +39,7 @@ lint: $(LANE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --strict ci/lanes/*.py
+	$(BIN)/mypy --strict ci/gpu/*.py
 	$(BIN)/lint-imports
 
 clean:

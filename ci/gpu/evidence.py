@@ -1,0 +1,87 @@
+"""The files of a bundle: reports, outputs, logs and figures, and what they are evidence of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import bundle
+import machine
+import results
+from sessions import Outcome, exit_code
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run knows of itself: words for the model, the pack, the machine around the tests."""
+
+    what: str
+    model: str
+    command: str
+    commit: str | None
+    pack: Mapping[str, Any]
+    versions: Mapping[str, str]
+    before: Sequence[Mapping[str, str]]
+    after: Sequence[Mapping[str, str]]
+
+
+def files(outcomes: Sequence[Outcome], seen: Seen) -> dict[str, bytes]:
+    """Return the content of a bundle by name, engine logs cut to their end."""
+    found: dict[str, bytes] = {}
+    figures: list[dict[str, Any]] = []
+    runs = []
+    for one in outcomes:
+        output = one.output.read_bytes() if one.output.exists() else b""
+        printed = list(results.figures(output.decode(errors="replace")))
+        figures += [{"session": one.session.name, **line} for line in printed]
+        runs.append(_run(one, seen, printed))
+        found[f"{one.session.name}/output.txt"] = output
+        for name, text in bundle.logs(one.folder).items():
+            found[f"{one.session.name}/{name}"] = text
+    found["junit.xml"] = results.merge([one.report for one in outcomes])
+    found["figures.jsonl"] = "".join(json.dumps(line) + "\n" for line in figures).encode()
+    found["machine.json"] = _json(_machine(seen))
+    found["evidence.json"] = _json(_evidence(runs, seen, exit_code(outcomes)))
+    return found
+
+
+def _run(one: Outcome, seen: Seen, printed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = {"model": seen.model, "command": one.session.shown, "exit": one.code}
+    return {**found, **results.summary(one.report), "figures": list(printed)}
+
+
+def _evidence(runs: Sequence[Mapping[str, Any]], seen: Seen, code: int) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "what": seen.what,
+        "hardware": machine.hardware(seen.before),
+        "versions": dict(seen.versions),
+        "command": seen.command,
+        "commit": seen.commit,
+        "pack": seen.pack.get("sha256"),
+        "exit": code,
+        "runs": list(runs),
+    }
+
+
+def _machine(seen: Seen) -> dict[str, Any]:
+    return {
+        **machine.system(),
+        "gpus": {"before": list(seen.before), "after": list(seen.after)},
+        "versions": dict(seen.versions),
+        "commit": seen.commit,
+        "pack": dict(seen.pack),
+    }
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def write(target: Path, outcomes: Sequence[Outcome], seen: Seen) -> int:
+    """Write the bundle; return its size in bytes."""
+    return bundle.write(target, files(outcomes, seen))
