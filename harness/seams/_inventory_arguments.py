@@ -25,7 +25,7 @@ ARGUMENTS = (
                 (call(*_ALWAYS.split(), "speculative_config", "kv_transfer_config"),),
                 note="harness/recipe; LLM(**kwargs) hands its keywords to it",
             ),
-            Use(PATCHED, (call(*_ALWAYS.split()),)),
+            Use(PATCHED, (call(*_ALWAYS.split(), "scheduler_cls"),)),
         ),
     ),
     *names(
@@ -61,7 +61,7 @@ VARIABLES = (
         "env",
         "vllm.envs",
         Kind.ENV,
-        "VLLM_USE_V2_MODEL_RUNNER VLLM_ENGINE_READY_TIMEOUT_S VLLM_PLUGINS",
+        "VLLM_USE_V2_MODEL_RUNNER VLLM_ENGINE_READY_TIMEOUT_S VLLM_PLUGINS VLLM_CPU_KVCACHE_SPACE",
         Use(NATIVE, optional=True, note="set, and of no effect where it does not exist"),
         Use(PATCHED, optional=True),
     ),
