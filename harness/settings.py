@@ -212,7 +212,10 @@ _DEFINITIONS: Final = (
         "training (depth L is the last column) or raw (as asked); default: training",
     ),
     Definition(
-        "capture", _text, "NAME", "how hidden states are taken: native, patched or auto; default: auto"
+        "capture",
+        _text,
+        "NAME",
+        "how hidden states are taken: native, patched or auto; default: auto",
     ),
     Definition(
         "dtype", _text, "NAME", "auto (the checkpoint's), float32 or bfloat16; default: auto"
