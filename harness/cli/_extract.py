@@ -70,9 +70,12 @@ def extract(
         ),
     ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of one scheduler step.", rich_help_panel=_ENGINE)
+        int | None,
+        typer.Option(min=1, help="Tokens of one scheduler step.", rich_help_panel=_ENGINE),
     ] = None,
-    gpu_memory_utilization: Annotated[float, typer.Option(rich_help_panel=_ENGINE)] = 0.85,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.01, max=1.0, rich_help_panel=_ENGINE)
+    ] = 0.85,
     python: Annotated[
         Path | None,
         typer.Option(

@@ -24,7 +24,9 @@ def model() -> None:
 @command
 def make(
     profile: Annotated[str, typer.Argument(help="kimi-k2.5-tiny or kimi-k2.5-slice.")],
-    directory: Annotated[Path, typer.Argument(help="Folder to write; must be new or empty.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Folder to write: new, empty, or the same checkpoint.")
+    ],
     seed: Annotated[int, typer.Option(min=0)] = 0,
     architecture: Annotated[
         str, typer.Option(help="wrapper (KimiK25ForConditionalGeneration) or plain (DeepseekV3).")
@@ -39,7 +41,9 @@ def make(
     dtype: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; by default the profile's own.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Number of layers (kimi-k2.5-slice).")] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers; by default the profile's own.")
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(

@@ -12,12 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UsageError
 from harness.patches import (
     PATCHES,
     Patch,
     State,
     Status,
+    interpreter_of,
     needed_in,
     of_python,
     of_release,
@@ -65,7 +66,17 @@ def check(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say what each patch is to an environment, and why; exit code 1 when one is broken."""
-    environment = of_release(release) if release else of_python(python or Path(sys.executable))
+    if release is not None and python is not None:
+        raise UsageError(
+            "patches.two-environments",
+            expected="--python or --release",
+            found="both",
+            where="the command line",
+            next="leave one out: --python reads the environment, --release what was recorded",
+        )
+    environment = (
+        of_release(release) if release is not None else of_python(python or Path(sys.executable))
+    )
     states = {patch: environment.state(patch) for patch in PATCHES}
     head = {
         "vllm": environment.surface.release,
@@ -98,7 +109,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a script with the needed patches in force, in it and in every worker."""
-    patches = needed_in(of_python(python or Path(words[0])))
+    patches = needed_in(of_python(interpreter_of(words, python)))
     log.print(f"patches: {', '.join(patch.id for patch in patches)}", markup=False)
     code = run_patched(words, patches, python=python, trust_remote_code=trust_remote_code)
     raise typer.Exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,8 @@ _SOURCE = "A wheel, a source archive, a folder that holds vllm/, or an interpret
 def record(
     source: Annotated[str, typer.Argument(help=_SOURCE)],
     out: Annotated[
-        Path | None, typer.Option(help="File, or folder for RELEASE.json; stdout without it.")
+        Path | None,
+        typer.Option(help="File, or a folder that is there, for RELEASE.json; stdout without it."),
     ] = None,
     release: Annotated[
         str | None, typer.Option(help="Version of a source that does not tell it.")
@@ -100,6 +102,9 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
 
 def _write(path: Path, surface: Surface) -> None:
     try:
+        # A folder that was meant and is not there must not become a file of its name.
+        if not path.suffix and not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "no such folder, and a file's name has an ending")
         path.write_text(surface.dumps(), encoding="utf-8")
     except OSError as error:
         raise UsageError(

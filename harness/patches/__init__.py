@@ -12,7 +12,7 @@ from harness.patches._modules import Modules, live
 from harness.patches._page import page
 from harness.patches._patch import Change, NotNeeded, Patch, Process, Unfit
 from harness.patches._registry import PATCHES, by_id, check_conflicts
-from harness.patches._start import needed_in, patched_environment
+from harness.patches._start import interpreter_of, needed_in, patched_environment
 from harness.patches._start import run as run_patched
 from harness.patches._state import State, Status
 
@@ -29,6 +29,7 @@ __all__ = [
     "Unfit",
     "by_id",
     "check_conflicts",
+    "interpreter_of",
     "live",
     "needed_in",
     "of_python",

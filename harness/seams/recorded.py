@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from harness.data import data_path
-from harness.errors import HarnessError, NotComparable
+from harness.errors import HarnessError, NotComparable, UsageError
 from harness.seams.surface import Surface
 
 _FOLDER = "surfaces"
@@ -27,6 +27,7 @@ def recorded(release: str) -> Surface:
 
     Raises:
         NotComparable: ``seams.no-record``: that release was never read.
+        UsageError: ``seams.broken-surface``: its file is damaged.
     """
     if release not in releases():
         known = releases()
@@ -38,7 +39,17 @@ def recorded(release: str) -> Surface:
             next="give its wheel, or record it: harness seams record WHEEL --out FILE",
         )
     path = data_path(f"{_FOLDER}/{release}.json")
-    return Surface.loads(path.read_text(encoding="utf-8"), where=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "seams.broken-surface",
+            expected="a recorded surface, as text",
+            found=f"{type(error).__name__}: {error}",
+            where=str(path),
+            next="record it again: harness seams record SOURCE --out FILE",
+        ) from error
+    return Surface.loads(text, where=str(path))
 
 
 def _order(release: str) -> tuple[int, ...]:

@@ -170,7 +170,7 @@ class Surface:
                 if surface.digest != body["digest"]:
                     raise ValueError(f"digest {body['digest']}, content {surface.digest}")
                 return surface
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(
                 "seams.broken-surface",
                 expected="a recorded surface with its own digest",

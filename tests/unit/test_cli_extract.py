@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from harness import models
+from harness.cli import app
 from tests.unit.interpreters import StandIn
 
 MODEL_LEN = "65"
@@ -334,3 +336,18 @@ def test_a_resume_with_other_weights_is_refused(cli: Cli) -> None:
     cli.stand_in.behave()
     code, result, errors = cli()
     assert (code, result["kept"], result["samples"]) == (0, 11, 12), errors
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-num-batched-tokens", "0"),
+        ("--gpu-memory-utilization", "1.5"),
+        ("--gpu-memory-utilization", "0"),
+    ],
+)
+def test_number_that_no_engine_takes_is_a_usage_error(option: str, value: str) -> None:
+    words = ["extract", "--model", "m", "--prompts", "p", "--out", "o", option, value]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr

@@ -68,3 +68,11 @@ def test_record_into_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> No
     out = tmp_path / "gone" / "x.json"
     said = json.loads(_run("record", str(wheel), "--out", str(out), "--json", code=2))
     assert said["error"]["id"] == "seams.cannot-write"
+
+
+def test_record_never_makes_a_file_of_a_folder_that_was_meant(tmp_path: Path) -> None:
+    wheel = releases.wheel(tmp_path, FILES)
+    out = f"{tmp_path}/surfaces/"
+    said = json.loads(_run("record", str(wheel), "--out", out, "--json", code=2))
+    assert said["error"]["id"] == "seams.cannot-write"
+    assert not Path(out).exists()

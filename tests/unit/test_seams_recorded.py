@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,9 +93,22 @@ def test_changed_surface_file_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         Surface.loads(text.replace('"block_size"', '"blok_size"', 1))
     assert error.value.failure.id == "seams.broken-surface"
-    for broken in ("", "{}", "[]", text[:-40]):
+    for broken in ("", "{}", "[]", text[:-40], "[" * 100_000):
         with pytest.raises(UsageError):
             Surface.loads(broken)
+
+
+def test_surface_file_that_is_no_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "surfaces").mkdir()
+    (tmp_path / "surfaces" / "0.99.1.json").write_bytes(b"\xff\xfe")
+    module = sys.modules[recorded.__module__]
+    monkeypatch.setattr(module, "data_path", lambda name: tmp_path / name)
+    with pytest.raises(UsageError) as error:
+        recorded("0.99.1")
+    assert error.value.failure.id == "seams.broken-surface"
+    assert error.value.failure.where.endswith("0.99.1.json")
 
 
 def test_surface_of_another_schema_is_not_comparable() -> None:

@@ -126,3 +126,28 @@ def test_program_that_is_no_interpreter_is_no_answer(tmp_path: Path) -> None:
     program.chmod(0o755)
     error = _failure(program)
     assert (error.failure.id, error.failure.found) == ("seams.no-answer", "no such option")
+
+
+def test_program_that_says_nothing_is_no_answer(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    error = _failure(program)
+    assert (error.failure.id, error.failure.found) == ("seams.no-answer", "nothing")
+
+
+def test_script_is_not_run_to_see_what_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    script.chmod(0o755)
+    error = _failure(script)
+    assert (error.failure.id, error.exit_code) == ("seams.no-source", ExitCode.USAGE)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("release", ["../0.99.1", "a/b", "-", "0.99.1\n"])
+def test_release_that_is_no_name_of_a_file_is_refused(tmp_path: Path, release: str) -> None:
+    path = releases.wheel(tmp_path, FILES)
+    with pytest.raises(HarnessError) as error:
+        _read(path, release)
+    assert error.value.failure.id == "seams.no-release"

@@ -28,7 +28,15 @@ class _Loader:
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        from harness.patches.hook import imported
+        try:
+            from harness.patches.hook import imported
+        except ImportError as error:
+            where = getattr(sys.modules.get("harness"), "__path__", None)
+            raise ImportError(
+                "harness patches: cannot import harness.patches.hook; the harness that Python "
+                f"finds is {list(where) if where else 'no package'}. A module of the script's "
+                "own that is called harness stands before it: give that another name"
+            ) from error
 
         imported(module.__name__)
 

@@ -101,3 +101,22 @@ def test_the_page_is_in_step_with_the_registry() -> None:
     file = Path(__file__).parents[3] / "docs" / "patches.md"
     text = CliRunner().invoke(app, ["patches", "list", "--markdown"]).stdout
     assert file.read_text() == text, "harness patches list --markdown > docs/patches.md"
+
+
+def test_check_takes_one_environment() -> None:
+    words = ("check", "--release", "0.16.0", "--python", sys.executable)
+    assert said(*words, code=2)["error"]["id"] == "patches.two-environments"
+
+
+@pytest.mark.parametrize(
+    ("word", "id"), [("train", "patches.no-interpreter"), ("gone", "patches.no-command")]
+)
+def test_run_never_starts_a_command_to_see_what_it_is(tmp_path: Path, word: str, id: str) -> None:
+    script = tmp_path / "train"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    script.chmod(0o755)
+    result = CliRunner().invoke(app, ["patches", "run", "--", str(tmp_path / word), "-x"])
+    assert result.exit_code == 2
+    assert id in result.stderr
+    assert "harness patches run" in result.stderr
+    assert not (tmp_path / "ran").exists()

@@ -152,8 +152,22 @@ def test_looking_for_a_module_before_and_loading_it_again_change_nothing(
     assert capfd.readouterr().out.splitlines() == ["['five', 'one']"] * 2
 
 
-def test_nothing_to_run_is_a_usage_error() -> None:
-    for words in ([], ["no-such-program-here"]):
+def test_a_module_of_the_scripts_own_that_is_called_harness_is_named(
+    box: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (box / "harness").mkdir()
+    (box / "harness" / "__init__.py").write_text("")
+    assert go(box, "spawn", "0") == 1
+    err = capfd.readouterr().err
+    assert "A module of the script's own that is called harness" in err
+    assert str(box / "harness") in err
+
+
+def test_nothing_to_run_is_a_usage_error(tmp_path: Path) -> None:
+    no_program = tmp_path / "text"
+    no_program.write_text("hello\n")
+    no_program.chmod(0o755)
+    for words in ([], ["no-such-program-here"], [str(no_program)]):
         with pytest.raises(UsageError, match="harness patches run -- python"):
             run_patched(words, patches())
 
