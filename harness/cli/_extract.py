@@ -15,6 +15,7 @@ from rich.table import Table
 from harness.cli._outcome import command, log, print_json
 from harness.cli._progress import ConsoleObserver
 from harness.dataset import conversations
+from harness.errors import Refused
 from harness.extraction import (
     EngineOptions,
     ExtractOptions,
@@ -93,7 +94,11 @@ def extract(
         int, typer.Option(min=0, help="Tokens handed over at once; 0: chosen by the harness.")
     ] = 0,
     trust_remote_code: Annotated[
-        bool, typer.Option(help="Let the checkpoint's tokenizer run its own code (conversations).")
+        bool,
+        typer.Option(
+            help="Let code that lies in the checkpoint run: a tokenizer's (conversations), and "
+            "before language_model_only a wrapper's image processor."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and explain everything; start no engine.")
@@ -128,6 +133,7 @@ def extract(
     for note in plan.prompts.notes:
         examples = ", ".join(note.examples)
         log.print(f"note: {note.message} ({note.count}: {examples})", markup=False)
+    _require_trust(plan, trust_remote_code)
     check_out(plan)
     if dry_run:
         _explain(plan, json_output)
@@ -141,6 +147,21 @@ def extract(
         print_json(result.to_json())
     else:
         _show(result)
+
+
+def _require_trust(plan: ExtractPlan, trusted: bool) -> None:
+    """Refuse an engine that runs code of the checkpoint where the user has not allowed it."""
+    if plan.engine.recipe.engine_args.get("trust_remote_code") and not trusted:
+        vllm = plan.engine.seen.engine.vllm
+        raise Refused(
+            "extract.remote-code",
+            expected="leave to run code that lies in the checkpoint: vLLM "
+            f"{vllm} asks a wrapper's image processor for its sizes, even for text",
+            found="no --trust-remote-code",
+            where=str(plan.engine.model.path),
+            next="read the checkpoint's *.py files, then add --trust-remote-code; or use a newer "
+            "vLLM",
+        )
 
 
 def _tokeniser(options: ExtractOptions, scratch: Path) -> Callable[[Path], Path]:

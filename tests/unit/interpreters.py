@@ -41,11 +41,18 @@ class StandIn:
             "cores": 2,
             "amx": False,
             "numa_nodes": 1,
-            "probes": {"cpu_mla": True, "native_extract": True},
+            "probes": {"cpu_mla": True, "native_extract": True, "language_model_only": True},
             "arguments": [],
         }
         facts["probes"]["captures_final_depth_deepseek"] = True
         (folder / "facts.json").write_text(json.dumps(facts))
+
+    def answer(self, **probes: bool) -> None:
+        """Change what its facts say of its vLLM."""
+        path = self.folder / "facts.json"
+        facts = json.loads(path.read_text())
+        facts["probes"] |= probes
+        path.write_text(json.dumps(facts))
 
     def behave(self, **ops: str) -> None:
         """Say how ops go wrong: hang, die, fail, wrong."""

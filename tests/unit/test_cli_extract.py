@@ -242,6 +242,14 @@ def test_what_native_capture_cannot_do_goes_to_the_patched_one_and_the_dry_run_s
     assert body["identity"]["capture"] == "patched"
 
 
+def test_an_engine_that_runs_code_of_the_checkpoint_wants_leave_for_it(cli: Cli) -> None:
+    cli.stand_in.answer(language_model_only=False)
+    cli.refused(3, "extract.remote-code")
+    code, body, _ = cli("--dry-run", "--trust-remote-code")
+    assert code == 0
+    assert body["recipe"]["engine_args"]["trust_remote_code"] is True
+
+
 def test_an_unknown_capture_is_refused_with_the_known_ones(cli: Cli) -> None:
     failure = cli.refused(2, "extract.unknown-capture", "--capture", "telepathy")
     assert failure["expected"] == "auto, native or patched"
