@@ -330,6 +330,18 @@ def test_removal_gives_the_runner_back_as_it_was(runner: GPUModelRunner, tmp_pat
     assert not any(len(m._forward_pre_hooks) for m in decoder.modules())
 
 
+def test_a_paused_capture_looks_away_and_back_again(
+    runner: GPUModelRunner, capture: PatchedCapture, tmp_path: Path
+) -> None:
+    runner.add("r1", A, key="a")
+    capture.paused = True
+    runner.execute_model(step({"r1": 5}))
+    assert capture.held() == {"partial": 0, "done": 0}
+    capture.paused = False
+    runner.execute_model(step({"r1": 5}))
+    assert_rows(tmp_path, "a", A)
+
+
 def test_a_rank_that_does_not_write_hooks_nothing(runner: GPUModelRunner) -> None:
     one = PatchedCapture(runner, [1], LAYERS, None)
     assert one.depths == [1, LAYERS]

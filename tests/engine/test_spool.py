@@ -104,6 +104,16 @@ def test_flags_of_a_device_tell_the_same_faults(dtype: torch.dtype) -> None:
     ]
 
 
+@pytest.mark.parametrize("check", ["device", "host"])
+def test_a_broken_row_is_not_constant_and_one_equal_row_makes_no_equal_columns(check: str) -> None:
+    tensor = rows(tokens=4)
+    tensor[1, 0] = float("nan")
+    tensor[2, 2] = tensor[2, 1]
+    flags = row_flags(tensor).numpy()
+    found = faults_of_flags(flags, 3) if check == "device" else row_faults(tensor)
+    assert [(f["check"], f["column"], f["first"]) for f in found] == [("finite", 0, 1)]
+
+
 def test_a_sample_of_many_parts_is_whole(tmp_path: Path) -> None:
     torch.manual_seed(1)
     tensor = torch.randn(700, 2, 1024)
