@@ -101,7 +101,13 @@ def open_session(
     modules = [*plan.recipe.preload, *preload]
     if modules:
         env[PRELOAD] = ",".join(modules)
-    spec = HostSpec(python=plan.options.python, module="harness.inside.engine", env=env, log=log)
+    spec = HostSpec(
+        python=plan.options.python,
+        module="harness.inside.engine",
+        env=env,
+        log=log,
+        model=str(plan.options.model),
+    )
     return EngineSession(Host(spec), plan.session)
 
 

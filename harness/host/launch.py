@@ -21,11 +21,11 @@ from typing import IO, Any
 
 import harness
 from harness.errors import Refused
-from harness.host import processes
+from harness.host import private, processes, shared
 from harness.host.processes import Process
+from harness.host.record import OWNER, TOKEN, Recorder, first_record, owner_mark
 from harness.host.spec import HostSpec, engine_environment
 
-TOKEN = "HARNESS_HOST_TOKEN"
 _SWEEP_S = 5.0
 _KEEPER_S = 0.5
 
@@ -58,13 +58,26 @@ class Launched:
         self._lock = threading.Lock()
         self._token = secrets.token_hex(16)
         with _room():
-            self.folder = Path(tempfile.mkdtemp(prefix="harness-host-"))
+            self.folder = private.make_folder()
+        self.recorder = self._recorder(spec)
         try:
             with _room():
                 self._open(spec)
         except BaseException:
+            self.recorder.drop()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+    def _recorder(self, spec: HostSpec) -> Recorder:
+        owner = processes.read(self.owner) or Process(pid=self.owner, start=0)
+        record = first_record(
+            token=self._token,
+            owner=owner,
+            log=str(spec.log.absolute()),
+            folder=str(self.folder),
+            model=spec.model,
+        )
+        return Recorder(record)
 
     @property
     def notes(self) -> Path:
@@ -100,9 +113,12 @@ class Launched:
         (link / "harness").symlink_to(Path(harness.__file__).absolute().parent)
         (self.folder / "run").mkdir()
         environment = engine_environment(spec, link)
+        for name, value in private.temporary_environment(self.folder, environment).items():
+            environment[name] = spec.env.get(name, value)
         environment["HARNESS_CONTROL_FD"] = str(control)
         environment["HARNESS_DEATH_NOTES"] = str(self.notes)
         environment[TOKEN] = self._token
+        environment[OWNER] = owner_mark(self.recorder.record.owner)
         order = {
             "argv": [str(spec.python.absolute()), "-m", spec.module, *spec.args],
             "env": environment,
@@ -113,6 +129,7 @@ class Launched:
             "private": str(self.folder),
             "notes": str(self.notes),
             "tree": str(self.folder / "tree.json"),
+            "record": str(self.recorder.path),
             "grace_s": spec.grace_s,
             "core_dumps": spec.core_dumps,
         }
@@ -127,6 +144,11 @@ class Launched:
                 start_new_session=True,
             )
         os.set_blocking(self._status, False)
+        devices = environment.get("CUDA_VISIBLE_DEVICES")
+        self.recorder.note(reaper=processes.read(self._reaper.pid), devices=devices)
+        if self.recorder.problem:
+            with _open_log(spec.log) as log:
+                log.write(f"harness: no record of this engine: {self.recorder.problem}\n".encode())
         self._write(json.dumps(order).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
@@ -167,7 +189,8 @@ class Launched:
     def _hear(self, message: dict[str, Any]) -> None:
         event = message["event"]
         if event == "started":
-            self.engine = Process(pid=message["pid"], start=message["start"])
+            self.engine = Process(pid=message["pid"], start=message["start"], name="engine")
+            self.recorder.note(engine=self.engine)
         elif event == "refused":
             self.refusal = message["message"]
         elif event == "exited":
@@ -188,9 +211,7 @@ class Launched:
         found: set[Process] = set() if self.engine is None else {self.engine}
         if not self.over:
             found.update(processes.descendants([self._reaper.pid]))
-        with contextlib.suppress(OSError, ValueError):
-            for raw in json.loads((self.folder / "tree.json").read_text("utf-8")):
-                found.add(Process(pid=raw["pid"], start=raw["start"], name=raw["name"]))
+        found.update(_left_on_disk(self.folder)[0])
         found.update(processes.marked(f"{TOKEN}={self._token}"))
         running = [process for process in found if processes.alive(process)]
         below = processes.descendants([process.pid for process in running])
@@ -230,7 +251,7 @@ class Launched:
         left_over = [] if self.over and not self.lost else self._sweep()
         if self.over:
             self._reaper.wait()
-        self._close()
+        self._close(left_over)
         return left_over
 
     def _sweep(self) -> list[str]:
@@ -242,7 +263,7 @@ class Launched:
             self.listen()
         return [f"{process.name} (pid {process.pid})" for process in left]
 
-    def _close(self) -> None:
+    def _close(self, left_over: list[str]) -> None:
         self._closed = True
         if not self.over:
             os.close(self._status)
@@ -252,7 +273,24 @@ class Launched:
             with contextlib.suppress(OSError):
                 lifeline.close()
         self.connection.close()
+        if left_over:
+            # Its folder knows the processes, and the record leads `harness reclaim` to both.
+            self.recorder.note(left=tuple(left_over))
+            return
+        if self.lost:
+            segments = _left_on_disk(self.folder)[1]
+            shared.remove(segments, in_use=shared.used_by(shared.everyone()) if segments else ())
+        self.recorder.drop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _left_on_disk(folder: Path) -> tuple[list[Process], list[str]]:
+    """Read what a reaper has noted last: the processes below it and their shared memory."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        raw = json.loads((folder / "tree.json").read_text("utf-8"))
+        found = [Process(p["pid"], p["start"], name=p["name"]) for p in raw["processes"]]
+        return found, [str(name) for name in raw["shared"]]
+    return [], []
 
 
 def _kill_all(find: Callable[[], Iterable[Process]]) -> list[Process]:

@@ -28,6 +28,8 @@ class Process:
         parent: Pid of its parent when it was read.
         state: State letter when it was read (``R``, ``S``, ``Z``, ...).
         name: Short name when it was read (at most 15 bytes).
+        group: Its process group when it was read.
+        session: Its session when it was read.
     """
 
     pid: int
@@ -35,6 +37,8 @@ class Process:
     parent: int = field(default=0, compare=False)
     state: str = field(default="?", compare=False)
     name: str = field(default="", compare=False)
+    group: int = field(default=0, compare=False)
+    session: int = field(default=0, compare=False)
 
     @property
     def ended(self) -> bool:
@@ -63,6 +67,8 @@ def read(pid: int) -> Process | None:
         parent=int(fields[1]),
         state=fields[0].decode("ascii", "replace"),
         name=text[opening + 1 : closing].decode("utf-8", "replace"),
+        group=int(fields[2]),
+        session=int(fields[3]),
     )
 
 
@@ -96,15 +102,34 @@ def marked(marker: str) -> list[Process]:
     rewrites its title may overwrite it, so this complements the tree and replaces it not.
     """
     wanted = marker.encode()
-    found = []
-    for process in everything():
-        try:
-            environment = (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if wanted in environment:
-            found.append(process)
-    return found
+    return [p for p in everything() if wanted in _environment_of(p.pid)]
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Read the environment that a process was started with; empty where it may not be read."""
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in _environment_of(pid))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def command_line(pid: int) -> str:
+    """Read the command line of a process as one text; empty for a zombie or a kernel thread."""
+    try:
+        return (
+            (_PROC / str(pid) / "cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode("utf-8", "replace")
+            .strip()
+        )
+    except OSError:
+        return ""
 
 
 def alive(process: Process) -> bool:

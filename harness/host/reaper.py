@@ -1,8 +1,8 @@
 """The reaper: a small program between the parent and the engine that ends everything.
 
-Run by path with ``python -I -S``: it needs the standard library and its sibling
-``processes.py``, and sees nothing of the parent's packages. It leads its own session,
-is the *subreaper* of all it starts (an orphan comes back to it, also one that was
+Run by path with ``python -I -S``: it needs the standard library and its siblings
+``processes.py`` and ``shared.py``, and sees nothing of the parent's packages. It leads its own
+session, is the *subreaper* of all it starts (an orphan comes back to it, also one that was
 double-forked or changed its session), and starts the engine in its own process group.
 
 Lifeline (standard input): the first line is the order as JSON, later the line ``end``.
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.host import processes
+    from harness.host import processes, shared
 else:
 
     def _sibling(name: str) -> Any:
@@ -44,6 +44,7 @@ else:
         return module
 
     processes = _sibling("processes")
+    shared = _sibling("shared")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -78,6 +79,7 @@ class Reaper:
         self._engine = -1
         self._exited = False
         self._tree: list[processes.Process] = []
+        self._shared: set[str] = set()
         self._next_look = 0.0
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(wake_end, False)
@@ -101,9 +103,19 @@ class Reaper:
                 self._wait(_TICK_S)
                 self._collect()
                 self._record_tree()
+            self._note_shared()
             self._end_all()
+            self._remove_shared()
             self._say("ended")
         if self._parent_gone():
+            print(
+                f"harness: process {self._order['parent']}, which had started this engine, is "
+                "gone; everything of it was ended",
+                file=sys.stderr,
+                flush=True,
+            )
+            with contextlib.suppress(OSError):
+                Path(self._order["record"]).unlink()
             shutil.rmtree(self._order["private"], ignore_errors=True)
         return 0 if started else 1
 
@@ -190,14 +202,33 @@ class Reaper:
             return
         begun = time.thread_time()
         tree = processes.descendants([os.getpid()])
-        if tree != self._tree:
+        known = len(self._shared)
+        self._shared |= shared.used_by(process.pid for process in tree)
+        if tree != self._tree or len(self._shared) > known:
             self._tree = tree
-            path = Path(self._order["tree"])
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps([process.to_json() for process in tree]), "utf-8")
-            fresh.replace(path)
+            self._write_tree()
         # At most 2 % of one core, however many processes the machine runs.
         self._next_look = now + max(_TICK_S, 50 * (time.thread_time() - begun))
+
+    def _write_tree(self) -> None:
+        found = [process.to_json() for process in self._tree]
+        text = json.dumps({"processes": found, "shared": sorted(self._shared)})
+        path = Path(self._order["tree"])
+        fresh = path.with_suffix(".new")
+        # On a full disk the engine goes on: this is only read when this program is killed.
+        with contextlib.suppress(OSError):
+            fresh.write_text(text, "utf-8")
+            fresh.replace(path)
+
+    def _note_shared(self) -> None:
+        live = processes.descendants([os.getpid()])
+        self._shared |= shared.used_by(process.pid for process in live)
+
+    def _remove_shared(self) -> None:
+        """Remove memory of processes that could not do it, once no process is left."""
+        left = self._shared & set(shared.present())
+        if left:
+            shared.remove(left, in_use=shared.used_by(shared.everyone()))
 
     def _end_all(self) -> None:
         started = time.monotonic()

@@ -36,6 +36,7 @@ class HostSpec:
         cwd: Working directory; by default an empty private one that is removed at the end.
         args: Command line arguments of the module.
         grace_s: Seconds between SIGTERM and SIGKILL when the tree is ended.
+        model: What it will load, for who looks at what runs; empty where that is not known.
         core_dumps: Leave core dumps as they are. By default none is written, since a core of
             tens of gigabytes hides the death for minutes.
     """
@@ -47,6 +48,7 @@ class HostSpec:
     cwd: Path | None = None
     args: tuple[str, ...] = ()
     grace_s: float = 2.0
+    model: str = ""
     core_dumps: bool = False
 
     def check(self) -> None:
@@ -108,6 +110,8 @@ def engine_environment(
     # The last lines before a SIGKILL must be in the log and not in a buffer.
     source["PYTHONUNBUFFERED"] = "1"
     source["PYTHONFAULTHANDLER"] = "1"
+    # setproctitle would write a worker's title over its environment, and so over our mark.
+    source["SPT_NOENV"] = "1"
     # `-m` would put the working directory, with whatever lies there, before all packages.
     source["PYTHONSAFEPATH"] = "1"
     source.update(spec.env)

@@ -68,6 +68,13 @@ def started(tmp_path: Path) -> Iterator[Any]:
         parent.program.communicate()
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a path short enough for sockets; pytest's own are longer."""
+    with tempfile.TemporaryDirectory(prefix="hs-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def family(host: Host, folder: Path, **params: Any) -> list[Process]:
     pids = host.call("spawn_family", {"pids": str(folder / "pids"), **params}, deadline_s=30)
     assert len(pids["pids"]) == 5
@@ -168,10 +175,9 @@ def test_fork_of_the_parent_that_exits_leaves_the_engine_alone(started: Any) -> 
 
 
 def test_close_ends_the_family_and_leaves_nothing_in_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    scratch = short_folder
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     host = Host(hosts.spec(tmp_path))
     host.start(20)

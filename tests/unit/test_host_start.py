@@ -114,6 +114,7 @@ def test_environment_is_cleaned_of_our_interpreter_and_then_extended() -> None:
         "PYTHONPATH": "/link:/extra",
         "PYTHONUNBUFFERED": "",
         "PYTHONFAULTHANDLER": "1",
+        "SPT_NOENV": "1",
         "PYTHONSAFEPATH": "1",
     }
     assert base["VIRTUAL_ENV"] == "/mine"

@@ -1,0 +1,75 @@
+"""The private folder of one host: what its processes leave lies in it and goes with it.
+
+An engine's temporary files go there too: vLLM makes a socket for every channel between its
+processes (named by a uuid, in ``VLLM_RPC_BASE_PATH``, by default the temporary folder) and, with
+a ``file://`` rendezvous, ``vllm_dist_*``. After a SIGKILL nobody removes them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "harness-host-"
+"""How the name of each private folder starts."""
+
+_TEMPORARY: Final = "tmp"
+_SOCKET_PATH: Final = 107
+"""Bytes that the path of a unix socket may have (``sun_path`` without its end)."""
+_LONGEST_NAME: Final = 48
+"""vLLM: ``/`` and a uuid, 37; Python: ``/pymp-xxxxxxxx/listener-xxxxxxxx``, 32; and some room."""
+_FALLBACK: Final = Path("/tmp")
+
+
+def make_folder() -> Path:
+    """Make a private folder, where the temporary files of this process go.
+
+    Where that is a path so long that a socket below it could have no name, in ``/tmp``.
+
+    Raises:
+        OSError: There is no room, or no leave, to make it.
+    """
+    base = Path(tempfile.gettempdir())
+    longest = base / f"{PREFIX}{'x' * 8}" / _TEMPORARY
+    if not _takes_sockets(longest) and os.access(_FALLBACK, os.W_OK | os.X_OK):
+        base = _FALLBACK
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    (folder / _TEMPORARY).mkdir(mode=0o700)
+    return folder
+
+
+def temporary_environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that send an engine's temporary files into its private folder.
+
+    Args:
+        folder: The private folder.
+        given: The environment so far. A cache that it does not name stays where it would be
+            without us: it is meant to outlive an engine.
+
+    Returns:
+        ``TMPDIR`` and the place of torch's cache of compiled code; nothing where the folder's
+        path is too long for sockets.
+    """
+    temporary = folder / _TEMPORARY
+    if not _takes_sockets(temporary):
+        return {}
+    shared = given.get("TMPDIR") or tempfile.gettempdir()
+    cache = given.get("TORCHINDUCTOR_CACHE_DIR") or f"{shared}/torchinductor_{_user()}"
+    return {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": cache}
+
+
+def _takes_sockets(folder: Path) -> bool:
+    return len(os.fsencode(folder)) + _LONGEST_NAME <= _SOCKET_PATH
+
+
+def _user() -> str:
+    """Return the user's name as torch has it in the name of its cache."""
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError, ImportError):
+        return str(os.getuid())
