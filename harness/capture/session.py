@@ -118,6 +118,23 @@ class EngineSession:
         """Folder where finished files appear."""
         return self._spec.spool
 
+    @property
+    def host(self) -> HostLike:
+        """The engine's process, for whoever forwards calls to it."""
+        return self._host
+
+    def attach(self, loaded: Loaded) -> None:
+        """Use an engine that the host has loaded already; it is yet to be proved.
+
+        Args:
+            loaded: What the engine said after its load.
+
+        Raises:
+            HarnessError: The host cannot be reached.
+        """
+        self._host.start(self._spec.deadlines.start)
+        self.loaded = loaded
+
     def load(self) -> Loaded:
         """Start the host and load the engine.
 

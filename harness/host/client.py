@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import EngineFailed, HarnessError, UsageError
 from harness.host import failures
 from harness.host.conversation import Conversation, OnEvent
 from harness.host.evidence import Log
 from harness.host.launch import Launched
 from harness.host.spec import HostSpec
+from harness.host.watch import Unwatched, Watcher
 
 
 class Host:
@@ -29,10 +31,12 @@ class Host:
 
     Args:
         spec: What to start.
+        watcher: Judges the engine while something is waited for; by default nobody does.
     """
 
-    def __init__(self, spec: HostSpec) -> None:
+    def __init__(self, spec: HostSpec, watcher: Watcher | None = None) -> None:
         self.spec = spec
+        self._watcher: Watcher = Unwatched() if watcher is None else watcher
         self.hello: dict[str, Any] = {}
         self._launched: Launched | None = None
         self._conversation: Conversation | None = None
@@ -71,6 +75,22 @@ class Host:
         launched.listen()
         return launched.exit_code is None and not launched.over
 
+    def look(self) -> HarnessError | None:
+        """Between two calls: what has ended the engine or one of its workers; None: nothing.
+
+        A call that waits notices by itself; nothing is looked at then.
+        """
+        if self._conversation is None or not self._busy.acquire(blocking=False):
+            return None
+        try:
+            if self._failure is None and not self._closed:
+                death = self._conversation.look()
+                if death is not None:
+                    self._abandon(death)
+            return self._failure
+        finally:
+            self._busy.release()
+
     def start(self, deadline_s: float = 60.0) -> dict[str, Any]:
         """Start the engine process and wait for its greeting; does nothing when it runs.
 
@@ -94,7 +114,7 @@ class Host:
         launched = Launched(self.spec)
         self._launched = launched
         self._finalizer = weakref.finalize(self, launched.end)
-        self._conversation = Conversation(self.spec, launched, log)
+        self._conversation = Conversation(self.spec, launched, log, self._watcher)
         try:
             self.hello = self._conversation.greet(deadline_s)
         except BaseException as error:
@@ -125,7 +145,7 @@ class Host:
 
         Raises:
             EngineFailed: The operation's own id, ``engine.error``, ``host.deadline``,
-                ``host.engine-died``, ``host.worker-died``, ``host.reaper-died``,
+                ``host.engine-died``, ``host.worker-died``, ``host.reaper-died``, ``host.doomed``,
                 ``host.protocol`` or ``host.failed-before``; ``details`` holds ``op``,
                 ``seconds``, ``log_tail`` and, by case, ``exit_code``, ``signal``, ``notes``,
                 ``stacks``, ``traceback``.
@@ -140,6 +160,8 @@ class Host:
             context = conversation.request(op, params or {})
             try:
                 reply = conversation.reply(context, deadline_s, on_event)
+            except EngineFailed as error:
+                raise self._lost(error) from error.__cause__
             except BaseException as error:
                 # Also an error of on_event and Ctrl-C: the rest of the reply would go astray.
                 self._abandon(error)
@@ -185,6 +207,22 @@ class Host:
                 self._finalizer.detach()
         if names:
             raise failures.survivors(self.spec, names)
+
+    def _lost(self, error: EngineFailed) -> HarnessError:
+        """End the engine after a failed call; what the watcher knows goes into the error.
+
+        One that was cut is waited for, until its processes are gone and its GPUs' memory is back.
+        """
+        facts = dict(self._watcher.failed(time.monotonic()))
+        told = failures.extended(error, str(facts.pop("where", "")), facts)
+        self._abandon(told)
+        if told.failure.id != failures.DOOMED or self._launched is None:
+            return told
+        left = self._launched.end()
+        after = f"not ended: {', '.join(left)}" if left else "its processes are gone"
+        after = "; ".join(filter(None, [after, self._watcher.ended()]))
+        self._failure = failures.extended(told, after, {"survivors": left, "after": after})
+        return self._failure
 
     def _abandon(self, cause: BaseException | None = None) -> None:
         """Begin to end the engine without waiting; later calls name the cause."""

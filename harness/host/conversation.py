@@ -17,7 +17,9 @@ from harness.errors import EngineFailed, HarnessError, UsageError
 from harness.host.evidence import DeathNotes, Log
 from harness.host.failures import Context
 from harness.host.launch import Launched
+from harness.host.private import left_on_disk
 from harness.host.spec import HostSpec
+from harness.host.watch import Call, Unwatched, Watcher
 from harness.host.wire import PROTOCOL, Channel, ProtocolError
 
 _LOOK_S = 0.25
@@ -42,10 +44,14 @@ class Conversation:
         spec: What was started.
         launched: The running reaper and engine.
         log: The engine's log, opened before the start.
+        watcher: Looks whenever something is waited for.
     """
 
-    def __init__(self, spec: HostSpec, launched: Launched, log: Log) -> None:
+    def __init__(
+        self, spec: HostSpec, launched: Launched, log: Log, watcher: Watcher | None = None
+    ) -> None:
         self._spec = spec
+        self._watcher: Watcher = Unwatched() if watcher is None else watcher
         self._launched = launched
         self._log = log
         self._channel = Channel(launched.connection)
@@ -61,7 +67,7 @@ class Conversation:
         Raises:
             HarnessError: Whatever kept it from coming.
         """
-        context = self._context("start")
+        context = self._begin("start")
         hello = self._next_message(context, deadline_s)
         if hello.get("event") != "hello" or hello.get("protocol") != PROTOCOL:
             raise context.not_understood(
@@ -88,7 +94,7 @@ class Conversation:
                 next="send tensors and long lists by file",
             ) from error
         self._number += 1
-        return self._context(op)
+        return self._begin(op)
 
     def reply(self, context: Context, deadline_s: float, on_event: OnEvent | None) -> Reply:
         """Hand on the events of the call and wait for its end.
@@ -104,6 +110,7 @@ class Conversation:
                 if on_event is not None:
                     on_event({key: value for key, value in message.items() if key != "id"})
             elif isinstance(message.get("result"), dict):
+                self._watcher.done(time.monotonic())
                 return Reply(message["result"])
             elif isinstance(message.get("error"), dict):
                 error = context.told(message["error"])
@@ -113,6 +120,10 @@ class Conversation:
             else:
                 raise context.not_understood(f"no result and no error: {str(message)[:200]}")
 
+    def look(self) -> HarnessError | None:
+        """Return what has died while nobody called; None: nothing."""
+        return self._find_death(self._context("none"))
+
     def shut_down(self, deadline_s: float) -> None:
         """Ask for an orderly end and wait for it; deaths are none any more."""
         deadline = time.monotonic() + deadline_s
@@ -121,6 +132,12 @@ class Conversation:
             while self._running() and (left := deadline - time.monotonic()) > 0:
                 self._pump(min(left, _LOOK_S))
                 self._launched.listen()
+
+    def _begin(self, op: str) -> Context:
+        context = self._context(op)
+        folder = self._launched.folder
+        self._watcher.begin(Call(op, context.begun, self._log, lambda: left_on_disk(folder)[0]))
+        return context
 
     def _context(self, op: str) -> Context:
         engine = self._launched.engine
@@ -137,7 +154,7 @@ class Conversation:
             now = time.monotonic()
             if self._doom is None and now >= self._next_look:
                 self._next_look = now + _LOOK_S
-                self._doom = self._find_death(context)
+                self._doom = self._find_death(context) or self._find_doom(context, now)
             message = self._channel.take()
             late = now >= deadline
             if message is not None and not (late and "event" in message):
@@ -194,6 +211,11 @@ class Conversation:
         if channel.ended:
             return context.hung_up()
         return None
+
+    def _find_doom(self, context: Context, now: float) -> HarnessError | None:
+        """Let the watcher look at an engine that lives."""
+        cut = self._watcher.look(now)
+        return None if cut is None else context.doomed(cut)
 
     def _cause_of(self, context: Context, error: EngineFailed) -> HarnessError:
         """Prefer the death behind an error: an engine says "dead" before a note says who."""
