@@ -40,6 +40,7 @@ def _watch() -> Setting:
         "scheduler_cls",
         name,
         "the release's own scheduler, made where a worker's death can be seen with its signal",
+        expect={"scheduler_config.scheduler_cls": name},
     )
 
 

@@ -136,6 +136,13 @@ FIELDS = (
         Use(PATCHED, optional=True, note="passed where it is required"),
     ),
     *names(
+        "config.scheduler",
+        f"{_CONFIG}:SchedulerConfig",
+        Kind.FIELD,
+        "scheduler_cls",
+        Use(PATCHED, note="asserted after the load"),
+    ),
+    *names(
         "config.cache",
         f"{_CONFIG}:CacheConfig",
         Kind.FIELD,

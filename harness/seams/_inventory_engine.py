@@ -166,6 +166,12 @@ CACHE = (
         (Use(V03), Use(V04), Use(PATCHED)),
     ),
     Seam(
+        "kv.kv_cache_groups",
+        Kind.FIELD,
+        ("vllm.v1.kv_cache_interface:KVCacheConfig.kv_cache_groups",),
+        (Use(PATCHED, note="their specs hold the block size that the scheduler is given"),),
+    ),
+    Seam(
         "kv.spec.block_size",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheSpec.block_size",),
@@ -218,6 +224,12 @@ SCHEDULING = (
         Kind.METHOD,
         (f"{_SCHEDULER}.has_requests",),
         (Use(PATCHED, (call(),)),),
+    ),
+    Seam(
+        "scheduler.requests",
+        Kind.ATTRIBUTE,
+        (f"{_SCHEDULER}.requests",),
+        (Use(PATCHED, note="which requests go on, and which a call left behind"),),
     ),
     *names(
         "scheduler-output",

@@ -84,6 +84,18 @@ SEAMS = (
         (Use(PATCHED, optional=True, note="what the engine core calls before workers start"),),
     ),
     Seam(
+        "executor.get_supported_kv_cache_layouts",
+        Kind.METHOD,
+        (f"{_EXECUTOR}.get_supported_kv_cache_layouts",),
+        (Use(PATCHED, (call(),), optional=True, note="asked where a release resolves a layout"),),
+    ),
+    Seam(
+        "executor.set_kv_cache_layout",
+        Kind.METHOD,
+        (f"{_EXECUTOR}.set_kv_cache_layout",),
+        (Use(PATCHED, (call(positional=1),), optional=True, note="told the layout's name"),),
+    ),
+    Seam(
         "executor-uni.collective_rpc",
         Kind.METHOD,
         (

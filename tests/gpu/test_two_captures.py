@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.slow]
 LONGEST = 2046
 # Rows are written by the worker; the goal of the GPU lane is 0.97.
 LEAST_RATIO = 0.93
+# 524,288 tokens: what a run ends with (the last step's samples) and how it starts weigh little.
+PROMPTS = 1024
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +87,12 @@ def test_files_are_complete_in_little_more_time_than_plain_prefill_takes(
     plan = plan_engine(chosen, longest_prompt=LONGEST, spool=spool)
     draw = np.random.default_rng(0)
     top = models.read(options.model).vocab_size // 2
-    prompts = [draw.integers(0, top, 512).tolist() for _ in range(128)]
+    prompts = [draw.integers(0, top, 512).tolist() for _ in range(PROMPTS)]
     tokens = sum(map(len, prompts))
     with open_session(plan, log=tmp_path / "engine.log") as session:
         session.load()
         session.require_proof()
-        files_complete(session, prompts)  # warms host buffers
+        files_complete(session, prompts[:256])  # warms host buffers
         captured = [files_complete(session, prompts) for _ in range(3)]
         plain = session.plain(prompts, 3)["seconds"]
         held = session.held()
