@@ -15,19 +15,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import harness
 from harness.errors import Refused
 from harness.host import private, processes, shared
+from harness.host.ending import kill_all
 from harness.host.processes import Process
 from harness.host.record import OWNER, TOKEN, Recorder, first_record, owner_mark
 from harness.host.spec import HostSpec, engine_environment
 
 _SWEEP_S = 5.0
-_KEEPER_S = 0.5
 
 
 class Launched:
@@ -211,7 +211,7 @@ class Launched:
         found: set[Process] = set() if self.engine is None else {self.engine}
         if not self.over:
             found.update(processes.descendants([self._reaper.pid]))
-        found.update(_left_on_disk(self.folder)[0])
+        found.update(private.left_on_disk(self.folder)[0])
         found.update(processes.marked(f"{TOKEN}={self._token}"))
         running = [process for process in found if processes.alive(process)]
         below = processes.descendants([process.pid for process in running])
@@ -256,7 +256,7 @@ class Launched:
 
     def _sweep(self) -> list[str]:
         """Kill what is left without the reaper's help, and a reaper that does not answer."""
-        left = _kill_all(self.tree)
+        left = kill_all(self.tree, seconds=_SWEEP_S)
         if not left and not self.over:
             self._reaper.kill()
             self._reaper.wait()
@@ -278,39 +278,10 @@ class Launched:
             self.recorder.note(left=tuple(left_over))
             return
         if self.lost:
-            segments = _left_on_disk(self.folder)[1]
+            segments = private.left_on_disk(self.folder)[1]
             shared.remove(segments, in_use=shared.used_by(shared.everyone()) if segments else ())
         self.recorder.drop()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _left_on_disk(folder: Path) -> tuple[list[Process], list[str]]:
-    """Read what a reaper has noted last: the processes below it and their shared memory."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        raw = json.loads((folder / "tree.json").read_text("utf-8"))
-        found = [Process(p["pid"], p["start"], name=p["name"]) for p in raw["processes"]]
-        return found, [str(name) for name in raw["shared"]]
-    return [], []
-
-
-def _kill_all(find: Callable[[], Iterable[Process]]) -> list[Process]:
-    """SIGKILL what ``find`` finds until it finds nothing; what still runs after 5 s."""
-    deadline = time.monotonic() + _SWEEP_S
-    others_gone_at: float | None = None
-    while live := list(find()):
-        now = time.monotonic()
-        if now > deadline:
-            return live
-        others = [process for process in live if not processes.keeps(process)]
-        if others:
-            others_gone_at = None
-        elif others_gone_at is None:
-            others_gone_at = now
-        late = others_gone_at is not None and now > others_gone_at + _KEEPER_S
-        for process in live if late else others:
-            processes.send(process, signal.SIGKILL)
-        time.sleep(0.02)
-    return []
 
 
 @contextlib.contextmanager

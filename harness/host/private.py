@@ -8,12 +8,16 @@ a ``file://`` rendezvous, ``vllm_dist_*``. After a SIGKILL nobody removes them.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from harness.host.processes import Process
 
 PREFIX: Final = "harness-host-"
 """How the name of each private folder starts."""
@@ -61,6 +65,31 @@ def temporary_environment(folder: Path, given: Mapping[str, str]) -> dict[str, s
     shared = given.get("TMPDIR") or tempfile.gettempdir()
     cache = given.get("TORCHINDUCTOR_CACHE_DIR") or f"{shared}/torchinductor_{_user()}"
     return {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": cache}
+
+
+def left_on_disk(folder: Path) -> tuple[list[Process], list[str]]:
+    """Read what a reaper has noted last: the processes below it, and their shared memory."""
+    try:
+        raw = json.loads((folder / "tree.json").read_text("utf-8"))
+        found = [Process(p["pid"], p["start"], name=p["name"]) for p in raw["processes"]]
+        return found, [str(name) for name in raw["shared"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], []
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a private folder; whether there was one that may be removed.
+
+    A record could name anything: only a real folder of our kind that is this user's own goes.
+    """
+    try:
+        ours = folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+    if not (ours and folder.name.startswith(PREFIX)):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def _takes_sockets(folder: Path) -> bool:

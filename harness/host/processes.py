@@ -80,8 +80,13 @@ def everything() -> list[Process]:
 
 def descendants(roots: Iterable[int]) -> list[Process]:
     """Find all children of ``roots``, and theirs, without the roots; zombies are included."""
+    return below(roots, everything())
+
+
+def below(roots: Iterable[int], among: Iterable[Process]) -> list[Process]:
+    """Find the descendants of ``roots`` among processes that were read before."""
     children: dict[int, list[Process]] = {}
-    for process in everything():
+    for process in among:
         children.setdefault(process.parent, []).append(process)
     result: list[Process] = []
     seen = set(roots)
