@@ -61,11 +61,12 @@ _GAIN_ROUTER = 8.0
 _GAIN_HEAD = 2.0
 
 
-def text_tensors(shape: KimiShape) -> Iterator[TensorSpec]:
+def text_tensors(shape: KimiShape, *, one_expert: bool = False) -> Iterator[TensorSpec]:
     """Yield the tensors of the text model, under the names of ``DeepseekV3ForCausalLM``.
 
     Args:
         shape: Sizes of the model.
+        one_expert: Name only the first expert of each layer; the others are like it.
 
     Yields:
         Specifications in the order of the layers; experts in their dense form.
@@ -73,12 +74,12 @@ def text_tensors(shape: KimiShape) -> Iterator[TensorSpec]:
     hidden, vocab = shape.hidden_size, shape.vocab_size
     yield _matrix("model.embed_tokens.weight", (vocab, hidden), _GAIN_EMBED, fan_in=1)
     for layer in range(shape.num_hidden_layers):
-        yield from _layer(shape, layer)
+        yield from _layer(shape, layer, 1 if one_expert else shape.n_routed_experts)
     yield TensorSpec("model.norm.weight", (hidden,), Kind.NORM)
     yield _matrix("lm_head.weight", (vocab, hidden), _GAIN_HEAD)
 
 
-def _layer(shape: KimiShape, layer: int) -> Iterator[TensorSpec]:
+def _layer(shape: KimiShape, layer: int, named_experts: int) -> Iterator[TensorSpec]:
     prefix = f"model.layers.{layer}."
     yield TensorSpec(f"{prefix}input_layernorm.weight", (shape.hidden_size,), Kind.NORM)
     yield from _attention(shape, f"{prefix}self_attn.")
@@ -89,7 +90,7 @@ def _layer(shape: KimiShape, layer: int) -> Iterator[TensorSpec]:
     experts = shape.n_routed_experts
     yield _matrix(f"{prefix}mlp.gate.weight", (experts, shape.hidden_size), _GAIN_ROUTER)
     yield TensorSpec(f"{prefix}mlp.gate.e_score_correction_bias", (experts,), Kind.CORRECTION)
-    for expert in range(experts):
+    for expert in range(named_experts):
         for spec in _mlp(
             f"{prefix}mlp.experts.{expert}.",
             shape.hidden_size,
