@@ -24,8 +24,9 @@ Reader = Callable[[str, Path], Any]
 COMMAND_LINE: Final = "command line"
 ENVIRONMENT: Final = "environment"
 INI: Final = "ini"
+LEASE: Final = "lease"
 DEFAULT: Final = "default"
-SOURCES: Final = (COMMAND_LINE, ENVIRONMENT, INI, DEFAULT)
+SOURCES: Final = (COMMAND_LINE, ENVIRONMENT, INI, LEASE, DEFAULT)
 """Where a value may come from, strongest first."""
 
 TINY_LAYERS: Final = "1,3,4"
@@ -83,6 +84,17 @@ def _share(text: str, base: Path) -> float:
     return value
 
 
+def _lease(text: str, base: Path) -> str | None:
+    word = text.strip()
+    if word.lower() in _NO:
+        return None
+    if word.lower() in _YES:
+        return "auto"
+    if not word or "/" in word:
+        raise BadValue("the name of a lease, auto for the only one, or no")
+    return word
+
+
 def _flag(text: str, base: Path) -> bool:
     word = text.strip().lower()
     if word not in (*_YES, *_NO):
@@ -110,6 +122,7 @@ class Settings:
     python: Path = Path(sys.executable)
     prompts: Path | None = None
     out: Path | None = None
+    attach: str | None = None
     require_engine: bool = False
     require_gpu: bool = False
     start_deadline: float = 60.0
@@ -145,12 +158,14 @@ class Definition:
         read: Turns a text and the folder that a relative path starts from into a value.
         metavar: What stands for a value in help texts; empty for a flag.
         help: What it means, and its default.
+        bare: What the option says without a value; empty where it needs one.
     """
 
     name: str
     read: Reader
     metavar: str
     help: str
+    bare: str = ""
 
     @property
     def option(self) -> str:
@@ -254,6 +269,14 @@ _DEFINITIONS: Final = (
         _path,
         "DIR",
         "folder for the dataset of the `extraction` fixture; default: a temporary one",
+    ),
+    Definition(
+        "attach",
+        _lease,
+        "NAME",
+        "use an engine that `harness engine start` keeps: its name, or auto for the only one; "
+        "default: no, the session loads its own",
+        bare="auto",
     ),
     Definition(
         "require_engine",

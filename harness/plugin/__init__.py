@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from harness.plugin import _fixtures
+from harness.plugin._attach import fill
 from harness.plugin._marks import MARKERS
 from harness.plugin._options import add_options, read_settings
 from harness.plugin._session import SESSION, HarnessSession, check_given
@@ -23,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers and fixtures, read the settings, begin a session."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    settings = read_settings(config)
+    settings = fill(read_settings(config), config.invocation_params.dir)
     check_given(settings)
     session = HarnessSession(config, settings)
     config.stash[SESSION] = session

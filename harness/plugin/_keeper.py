@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.plugin import _attach
 
 if TYPE_CHECKING:
     from harness.plugin.engine import Engine
@@ -28,6 +29,7 @@ class EngineReport:
         left: What could not be ended; empty where nothing survived.
         log: What the engine printed.
         extraction: ``samples``, ``tokens``, ``tokens_per_s`` and ``out`` of the extraction.
+        attached: Which lease's engine it is; empty where the session has loaded its own.
     """
 
     loads: int = 0
@@ -37,6 +39,7 @@ class EngineReport:
     left: str = ""
     log: str = ""
     extraction: dict[str, Any] | None = None
+    attached: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -69,7 +72,7 @@ class EngineKeeper:
         return replace(report, failure=self._reason())
 
     def start(self, settings: Settings, model: Callable[[], Path], folder: Path) -> Engine:
-        """Load and prove the engine.
+        """Load and prove the engine, or attach to a leased one and prove that anew.
 
         Args:
             settings: What the user set.
@@ -81,13 +84,10 @@ class EngineKeeper:
         """
         if self._failure is not None:
             raise self._failure
-        from harness.plugin.engine import Engine, engine_plan
-
         started = time.monotonic()
         try:
-            log = folder / "engine.log"
-            self._engine = Engine(engine_plan(settings, model(), folder), log=log)
-            self._report = replace(self._report, log=str(log))
+            self._engine = self._make(settings, model, folder)
+            self._note(log=str(self._engine.log))
             self._engine.start()
         except BaseException as error:
             self._failure = error
@@ -98,6 +98,16 @@ class EngineKeeper:
             self._note(seconds=time.monotonic() - started)
         self._note(canary="passed")
         return self._engine
+
+    def _make(self, settings: Settings, model: Callable[[], Path], folder: Path) -> Engine:
+        from harness.plugin.engine import Engine, attach_engine, engine_plan
+
+        if settings.attach is None:
+            plan = engine_plan(settings, model(), folder)
+            return Engine(plan, log=folder / "engine.log")
+        attached = attach_engine(settings)
+        self._note(attached=_attach.told(attached.lease))
+        return Engine(attached.plan, log=attached.lease.log, attached=attached)
 
     def note_extraction(self, extraction: Extraction) -> None:
         """Remember what an extraction did."""

@@ -16,7 +16,17 @@ def add_options(parser: pytest.Parser) -> None:
     for setting in definitions():
         about = f"{setting.help}; ini: {setting.ini}, environment: {setting.variable}"
         # Texts, read by the settings: one message for a bad value, wherever it stands.
-        if setting.metavar:
+        if setting.bare:
+            group.addoption(
+                setting.option,
+                dest=setting.ini,
+                metavar=setting.metavar,
+                nargs="?",
+                const=setting.bare,
+                default=None,
+                help=about,
+            )
+        elif setting.metavar:
             group.addoption(
                 setting.option, dest=setting.ini, metavar=setting.metavar, default=None, help=about
             )

@@ -9,6 +9,7 @@ import pytest
 from packaging.version import InvalidVersion, Version
 
 from harness import __version__
+from harness.plugin import _attach
 from harness.plugin._keeper import EngineReport
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def header(session: HarnessSession) -> list[str]:
     return [
         f"harness: {__version__}, {engine}",
         f"harness lane: {_lane(found)}; {session.gpus}",
+        *_attach.header(session.settings),
         *(f"harness settings, {line}" for line in session.settings.explain()),
     ]
 
@@ -74,7 +76,8 @@ def summary(
 
 def _engine_lines(report: EngineReport) -> Iterable[str]:
     plural = "" if report.loads == 1 else "s"
-    line = f"engine: {report.loads} load{plural} in {report.seconds:.1f} s"
+    line = report.attached or f"{report.loads} load{plural}"
+    line = f"engine: {line} in {report.seconds:.1f} s"
     yield line + (f", canary {report.canary}" if report.canary else "")
     if report.extraction is not None:
         done = report.extraction

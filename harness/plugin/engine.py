@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness import models
 from harness.capture.protocol import BatchTimes, Captured, Loaded, Request
 from harness.capture.session import Deadlines, EngineSession
 from harness.dataset.prompt_set import PromptLimits, PromptSet
@@ -27,14 +26,16 @@ from harness.extraction import (
 )
 from harness.extraction.accept import Acceptance
 from harness.extraction.options import capture_choice
-from harness.extraction.plan import EnginePlan, plan_engine
+from harness.extraction.plan import EnginePlan
 from harness.extraction.run import batches
+from harness.lease.asked import plan_for
+from harness.lease.attach import Attached, attach
+from harness.lease.record import Lease
+from harness.plugin._attach import given
 from harness.plugin.sample import LogprobCheck, Sample, read
-from harness.settings import Settings
+from harness.settings import LEASE, Settings
 
-DEFAULT_MODEL_LEN = 1024
-"""Longest request where nothing is set: tests are short, and a longer one costs memory."""
-
+_STATUS = "harness engine status says whether the lease is still of use"
 _BATCH_STEPS = 16
 _REASON = 240
 TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -48,17 +49,22 @@ class Engine:
 
     Attributes:
         plan: How it was loaded, decided before the load: options, model, layers, recipe.
-        loads: Loads so far; 1, and never more.
+        loads: Loads of this session so far: 1 and never more, 0 for a leased engine.
+        lease: The lease that it belongs to, with that lease's ``loads``; None where this session
+            has loaded it.
         log: What the engine printed.
         failure: What put it out of use; None while it can be used.
     """
 
-    def __init__(self, plan: EnginePlan, *, log: Path) -> None:
-        """Make it without starting anything; :meth:`start` loads."""
+    def __init__(self, plan: EnginePlan, *, log: Path, attached: Attached | None = None) -> None:
+        """Make it without starting anything; :meth:`start` loads, or attaches."""
         self.plan = plan
         self.log = log
         self.failure: BaseException | None = None
-        self._session: EngineSession = open_session(plan, log=log)
+        self._attached = attached
+        self._session: EngineSession = (
+            open_session(plan, log=log) if attached is None else attached.session
+        )
         self._gate = Acceptance(
             columns=len(self.depths), hidden=plan.model.hidden_size, dtype=plan.dtype
         )
@@ -66,8 +72,13 @@ class Engine:
 
     @property
     def loads(self) -> int:
-        """Loads so far."""
+        """Loads of this session so far."""
         return self._session.loads
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of an engine that was attached to."""
+        return self._attached.lease if self._attached is not None else None
 
     @property
     def loaded(self) -> Loaded:
@@ -92,10 +103,11 @@ class Engine:
         return self._session.proved
 
     def start(self) -> None:
-        """Load and prove the engine.
+        """Load and prove the engine; a leased one is proved anew.
 
         Raises:
             CheckFailed: ``canary.failed``.
+            Refused: ``lease.busy``.
             EngineFailed: It died, hung, was loaded before, or resolved other settings.
         """
         with self._use():
@@ -107,7 +119,10 @@ class Engine:
                     where="the engine fixture",
                     next="report this",
                 )
-            self._session.load()
+            if self._attached is None:
+                self._session.load()
+            else:
+                self._session.attach(self._attached.loaded)
             self._session.require_proof()
 
     def hidden_states(self, prompts: Sequence[TokenIds], *, check: bool = False) -> list[Sample]:
@@ -202,7 +217,7 @@ class Engine:
         return files, times
 
     def close(self) -> None:
-        """End the engine and everything it started; repeatable.
+        """End the engine and everything it started, or leave the lease; repeatable.
 
         Raises:
             EngineFailed: ``host.survivors``: a process is still there.
@@ -248,7 +263,8 @@ class Engine:
             expected="the engine that was loaded for this session",
             found=f"it is out of use since: {reason(self.failure)}",
             where=str(self.log),
-            next="look at the first failure; the next session loads a new engine",
+            next="look at the first failure; "
+            + ("the next session loads a new engine" if self.lease is None else _STATUS),
         )
 
 
@@ -278,9 +294,6 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         HarnessError: As :func:`harness.extraction.plan.plan_engine`, or
             ``extract.unknown-capture``.
     """
-    length = settings.max_model_len
-    if length is None:
-        length = min(DEFAULT_MODEL_LEN, models.read(model).max_position_embeddings)
     options = EngineOptions(
         model=model,
         layers=settings.layers,
@@ -289,19 +302,35 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         capture=capture_choice(settings.capture, "--hs-capture"),
         dtype=settings.dtype,
         tensor_parallel_size=settings.tensor_parallel_size,
-        max_model_len=length,
+        max_model_len=settings.max_model_len,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         python=settings.python,
-        deadlines=Deadlines(
-            start=settings.start_deadline,
-            load=settings.load_deadline,
-            batch=settings.batch_deadline,
-            files=settings.files_deadline,
-            shutdown=settings.shutdown_deadline,
-        ),
+        deadlines=_deadlines(settings),
     )
-    return plan_engine(options, longest_prompt=length - 1, spool=folder / "spool")
+    return plan_for(options, folder / "spool")
+
+
+def attach_engine(settings: Settings) -> Attached:
+    """Find the leased engine that the user named and hold it to what the session asks for.
+
+    Raises:
+        HarnessError: As :func:`harness.lease.attach.attach`.
+    """
+    if settings.source("capture") != LEASE:
+        capture_choice(settings.capture, "--hs-capture")
+    assert settings.attach is not None
+    return attach(settings.attach, given(settings), deadlines=_deadlines(settings))
+
+
+def _deadlines(settings: Settings) -> Deadlines:
+    return Deadlines(
+        start=settings.start_deadline,
+        load=settings.load_deadline,
+        batch=settings.batch_deadline,
+        files=settings.files_deadline,
+        shutdown=settings.shutdown_deadline,
+    )
 
 
 def _check(file: Captured) -> LogprobCheck | None:

@@ -1,0 +1,201 @@
+"""``harness engine``: start, list and stop engines that outlive a test run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.cli._outcome import command, log, print_json
+from harness.lease import duration
+from harness.lease.condition import Judged, judge
+from harness.lease.record import DEFAULT_NAME, Book
+
+app = typer.Typer(
+    help="Engines that outlive a test run: load once, then pytest --hs-attach as often as needed.",
+    no_args_is_help=True,
+)
+_ENGINE = "Engine"
+
+
+@app.callback()
+def engine() -> None:
+    """Group the engine commands."""
+
+
+@app.command("start")
+@command
+def start(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    name: Annotated[str, typer.Option(help="Name of the lease.")] = DEFAULT_NAME,
+    span: Annotated[
+        str, typer.Option("--for", help="How long it may live: 4h, 90m, 1h30m; 30d at most.")
+    ] = "4h",
+    layers: Annotated[
+        str,
+        typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.3, -0.9."),
+    ] = "speculators-0.9",
+    dialect: Annotated[
+        str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
+    ] = "vllm",
+    layout: Annotated[
+        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
+    ] = "training",
+    capture: Annotated[str, typer.Option(help="native, patched or auto.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=_ENGINE)
+    ] = 1,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest request with its one output token; by default 1024, or the model's "
+            "own limit where that is less.",
+            min=3,
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of one scheduler step.", rich_help_panel=_ENGINE),
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.01, max=1.0, rich_help_panel=_ENGINE)
+    ] = 0.85,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Interpreter that has vLLM; by default the one that runs this command.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option(help="Folder on a disk with room for a batch of samples on their way."),
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Return at once; harness engine status tells.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Load an engine, prove it, and keep it until its time is over or it is stopped.
+
+    Ctrl-C while it loads ends it. Afterwards it needs no terminal.
+    """
+    from harness.extraction import EngineOptions
+    from harness.extraction.options import capture_choice
+    from harness.lease.start import start as start_lease
+
+    options = EngineOptions(
+        model=model,
+        layers=layers,
+        dialect=dialect,
+        layout=layout,
+        capture=capture_choice(capture, "--capture"),
+        dtype=dtype,
+        tensor_parallel_size=tensor_parallel_size,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        gpu_memory_utilization=gpu_memory_utilization,
+        python=python or Path(sys.executable),
+    )
+    lease = start_lease(
+        options,
+        name=name,
+        seconds=duration.parse(span),
+        spool=spool,
+        wait=not no_wait,
+        on_line=None if json_output else lambda line: log.print(line, markup=False, style="dim"),
+    )
+    if json_output:
+        print_json(_row(judge(lease)))
+        return
+    _show([judge(lease)])
+    log.print(f"next: pytest --hs-attach={name}; harness engine stop {name}", markup=False)
+
+
+@app.command("status")
+@command
+def status(
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List the leases: loading, ready, busy, dead (and why), expired."""
+    book = Book()
+    found = [judge(lease) for lease in book.all()]
+    if json_output:
+        print_json({"folder": str(book.folder), "leases": [_row(one) for one in found]})
+    elif found:
+        _show(found)
+    else:
+        log.print("no leases; next: harness engine start --model DIR", markup=False)
+
+
+@app.command("stop")
+@command
+def stop(
+    name: Annotated[str, typer.Argument(help="The lease.")] = DEFAULT_NAME,
+    force: Annotated[bool, typer.Option("--force", help="Also where a session uses it.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """End a lease, verify that nothing of it is left, and forget it."""
+    from harness.lease.stop import stop as stop_lease
+
+    done = stop_lease(name, force=force)
+    if json_output:
+        row = {"name": name, "was": str(done.was), "ended_processes": done.ended}
+        print_json({**row, "seconds": round(done.seconds, 2)})
+    else:
+        processes = "1 process" if done.ended == 1 else f"{done.ended} processes"
+        Console().print(
+            f"{name} was {done.was}; {processes} ended in {done.seconds:.1f} s, nothing is left",
+            markup=False,
+        )
+
+
+def _row(one: Judged) -> dict[str, Any]:
+    lease, now = one.lease, time.time()
+    return {
+        "name": lease.name,
+        "state": str(one.condition),
+        "why": one.why,
+        "model": lease.options.get("model"),
+        "capture": lease.capture,
+        "depths": list(lease.depths),
+        "owner": lease.owner,
+        "age_s": round(now - lease.started, 1),
+        "left_s": round(max(0.0, lease.expires - now), 1) if one.condition.live else 0.0,
+        "loaded_s": None if lease.loaded is None else round(now - lease.loaded, 1),
+        "loads": lease.loads,
+        "sessions": lease.sessions,
+        "pid": lease.keeper.pid,
+        "engine_pid": lease.engine.pid if lease.engine else None,
+        "devices": lease.devices,
+        "log": str(lease.log),
+        "spool": str(lease.spool),
+    }
+
+
+def _show(found: list[Judged]) -> None:
+    table = Table(title="leased engines")
+    for name in ("name", "state", "model", "capture", "age", "left", "sessions", "pid", "devices"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        row = _row(one)
+        table.add_row(
+            escape(row["name"]),
+            escape(str(one)),
+            escape(str(row["model"])),
+            f"{row['capture']} {','.join(map(str, row['depths']))}".strip(),
+            duration.show(row["age_s"]),
+            duration.show(row["left_s"]) if one.condition.live else "-",
+            str(row["sessions"]),
+            str(row["pid"]),
+            escape(row["devices"]),
+        )
+    Console().print(table)
