@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from harness.cli import _demo, _doctor, _extract, _model, _patches, _plan, _reclaim, _seams, _verify
+from harness.cli import (
+    _demo,
+    _doctor,
+    _engine,
+    _extract,
+    _model,
+    _patches,
+    _plan,
+    _reclaim,
+    _seams,
+    _verify,
+)
 from harness.cli._root import app
 
 __all__ = ["app", "main"]
@@ -12,6 +23,7 @@ app.command("extract")(_extract.extract)
 app.command("verify")(_verify.verify)
 app.command("doctor")(_doctor.doctor)
 app.command("plan")(_plan.plan)
+app.add_typer(_engine.app, name="engine")
 app.command("reclaim")(_reclaim.reclaim)
 app.add_typer(_model.app, name="model")
 app.add_typer(_patches.app, name="patches")
