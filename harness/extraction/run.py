@@ -18,6 +18,7 @@ from harness.dataset.prompt_set import PromptSet
 from harness.dataset.samples import read_sample
 from harness.dataset.space import check_space
 from harness.errors import CheckFailed, Refused
+from harness.extraction._locked import LockedHost
 from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
@@ -108,7 +109,9 @@ def open_session(
         log=log,
         model=str(plan.options.model),
     )
-    return EngineSession(Host(spec), plan.session)
+    # Other engines use no GPU, and may run beside each other.
+    host = LockedHost(spec) if plan.seen.platform.device == "cuda" else Host(spec)
+    return EngineSession(host, plan.session)
 
 
 def extract(

@@ -40,6 +40,9 @@ class Inner:
         for name in [name for name in os.environ if name.startswith(("HARNESS_", "PYTEST_"))]:
             monkeypatch.delenv(name)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        # Records and locks of its own: other sessions may run on this machine.
+        monkeypatch.setenv("HARNESS_STATE", str(pytester.path / "state"))
+        monkeypatch.setenv("HARNESS_GPU_LOCKS", str(pytester.path / "locks"))
         # Other plugins take seconds; a test that wants one names it.
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         self.gpus([])
