@@ -31,6 +31,7 @@ class Inspection:
         python: Version of the interpreter.
         executable: The interpreter, as it names itself.
         package: Folder of its vLLM, or None.
+        cuda: CUDA version that its torch was built with, such as ``12.8``; empty for none.
     """
 
     platform: Platform
@@ -38,6 +39,7 @@ class Inspection:
     python: str
     executable: str
     package: Path | None
+    cuda: str = ""
 
 
 def inspect(
@@ -126,6 +128,7 @@ def _inspection(said: dict[str, Any]) -> Inspection:
         python=said["python"],
         executable=said["executable"],
         package=Path(vllm["path"]) if vllm else None,
+        cuda=said.get("cuda", ""),
     )
 
 

@@ -10,6 +10,7 @@ from harness.cli import (
     _model,
     _patches,
     _plan,
+    _preflight,
     _reclaim,
     _seams,
     _verify,
@@ -22,6 +23,7 @@ app.command("demo")(_demo.demo)
 app.command("extract")(_extract.extract)
 app.command("verify")(_verify.verify)
 app.command("doctor")(_doctor.doctor)
+app.command("preflight", epilog=_preflight.EPILOG)(_preflight.preflight)
 app.command("plan")(_plan.plan)
 app.add_typer(_engine.app, name="engine")
 app.command("reclaim")(_reclaim.reclaim)

@@ -44,7 +44,8 @@ def collect() -> dict[str, Any]:
     Keys: ``protocol``, ``python`` and ``executable``, ``versions`` (distribution to version),
     ``vllm`` (``version``, ``dist``, ``path``; None without one), ``device`` (``cpu`` or
     ``cuda``: what that vLLM was built for), ``gpus``, ``cores``, ``amx``, ``numa_nodes``,
-    ``probes`` (name to bool) and ``arguments`` (fields of ``EngineArgs``).
+    ``probes`` (name to bool), ``arguments`` (fields of ``EngineArgs``) and ``cuda`` (the CUDA
+    version that torch was built with, empty for none).
     """
     versions = {name: version for name in _PACKAGES if (version := _version(name))}
     package = _package()
@@ -63,6 +64,7 @@ def collect() -> dict[str, Any]:
         "numa_nodes": _numa_nodes(),
         "probes": _probes(package) if package else {},
         "arguments": _arguments(package) if package else [],
+        "cuda": _cuda(),
     }
 
 
@@ -95,6 +97,19 @@ def _vllm(package: Path | None, versions: dict[str, str]) -> dict[str, Any] | No
         found = re.search(r"^__version__ = version = ['\"]([^'\"]+)", text, re.M)
         version = found.group(1) if found else None
     return {"version": version, "dist": dist, "path": str(package)}
+
+
+def _cuda() -> str:
+    """Return the CUDA version that torch was built with, read from its file."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        return ""
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    text = _read(Path(next(iter(spec.submodule_search_locations))), "version.py")
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)", text, re.M)
+    return found.group(1) if found else ""
 
 
 def _device(vllm: dict[str, Any] | None, gpus: int) -> str:
