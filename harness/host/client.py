@@ -42,6 +42,7 @@ class Host:
         self._conversation: Conversation | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._failure: HarnessError | None = None
+        self._left: list[str] = []
         self._closed = False
         self._busy = threading.Lock()
         self._caller = 0
@@ -201,7 +202,7 @@ class Host:
         finally:
             if idle:
                 self._busy.release()
-            names = launched.end()
+            names = launched.end() or self._left
             # Not earlier: an interrupt in between leaves the rest to the interpreter's exit.
             if self._finalizer is not None:
                 self._finalizer.detach()
@@ -218,7 +219,7 @@ class Host:
         self._abandon(told)
         if told.failure.id != failures.DOOMED or self._launched is None:
             return told
-        left = self._launched.end()
+        self._left = left = self._launched.end()
         after = f"not ended: {', '.join(left)}" if left else "its processes are gone"
         after = "; ".join(filter(None, [after, self._watcher.ended()]))
         self._failure = failures.extended(told, after, {"survivors": left, "after": after})

@@ -88,6 +88,11 @@ class Log:
         self.path = path
         self._begin = self.size()
 
+    @property
+    def begin(self) -> int:
+        """Byte at which this engine's part begins."""
+        return self._begin
+
     def size(self) -> int:
         """Return its size in bytes, 0 when it does not exist."""
         try:

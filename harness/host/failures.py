@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from harness.errors import EngineFailed, HarnessError, Refused
 from harness.host.evidence import DeathNote, Log, exit_text, signal_name
 from harness.host.spec import HostSpec
+from harness.host.watch import Cut
+
+DOOMED: Final = "host.doomed"
+"""Id of the error for an engine that was ended because it could not succeed any more."""
 
 _SHOWN_LINES = 12
 _KEPT_LINES = 60
@@ -108,6 +112,11 @@ class Context:
             stacks=stacks,
         )
 
+    def doomed(self, cut: Cut) -> EngineFailed:
+        """It lives and is ended all the same: it cannot succeed any more."""
+        error = self._failed(DOOMED, cut.expected, cut.found, **cut.details)
+        return _with(error, next=f"{cut.next}; {error.failure.next}")
+
     def refused(self, message: str) -> Refused:
         """The system would not run the interpreter."""
         return Refused(
@@ -137,6 +146,20 @@ class Context:
     def last_lines(self) -> list[str]:
         """Return the log lines that an error keeps."""
         return self.log.tail(_KEPT_LINES)
+
+
+def extended(error: HarnessError, where: str, facts: Mapping[str, Any]) -> HarnessError:
+    """Return the error with more words about where, and more facts; others go unchanged."""
+    if not isinstance(error, EngineFailed) or not (where or facts):
+        return error
+    place = f"{error.failure.where}; {where}" if where else error.failure.where
+    return _with(error, where=place, **{**facts, **error.details})
+
+
+def _with(error: EngineFailed, **changes: Any) -> EngineFailed:
+    told = EngineFailed(**{**error.failure.to_json(), **error.details, **changes})
+    told.__cause__ = error.__cause__
+    return told
 
 
 def interrupted(spec: HostSpec) -> EngineFailed:
