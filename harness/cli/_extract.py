@@ -24,6 +24,7 @@ from harness.extraction import (
     make_plan,
 )
 from harness.extraction import extract as run_extract
+from harness.extraction.needs import memory_line
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import check_out
 
@@ -101,7 +102,11 @@ def extract(
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and explain everything; start no engine.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check and explain every setting; start no engine. harness plan is about memory.",
+        ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -206,6 +211,8 @@ def _explain(plan: ExtractPlan, json_output: bool) -> None:
     console.print(
         f"\n{len(plan.prompts)} prompts, {plan.prompts.tokens} tokens, {plan.bytes / 1e9:.3f} GB"
     )
+    if plan.engine.seen.platform.device == "cuda":
+        console.print(memory_line(plan.engine), markup=False, soft_wrap=True)
 
 
 def _show(result: ExtractResult) -> None:

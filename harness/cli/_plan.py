@@ -95,7 +95,7 @@ def plan(
         bool,
         typer.Option(
             "--vision",
-            help="Count the vision tower: vLLM before language_model_only builds it.",
+            help="Count the vision tower, which an engine for text only leaves out.",
             rich_help_panel=_ENGINE,
         ),
     ] = False,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.estimate._estimate import EngineSize, Estimate, estimate
+from harness.estimate._build import estimate
+from harness.estimate._engine import EngineSize
+from harness.estimate._estimate import Estimate
 from harness.estimate._model import Model, folder_model, profile_model
 from harness.models import PROFILES, ModelFacts
 

@@ -29,7 +29,7 @@ def weight_terms(
         model: The model.
         tensor_parallel_size: Ranks that share it; one that divides it.
         dtype: What the engine runs in.
-        vision: Whether the vision tower is built; ``language_model_only`` leaves it out.
+        vision: Whether the vision tower is built; a text-only engine leaves it out.
     """
     sizes: Counter[str] = Counter()
     for tensor in model.tensors:
@@ -100,11 +100,12 @@ def _rotary(model: Model, dtype: str) -> Term:
 
 def _vision(model: Model, dtype: str, *, built: bool) -> Term:
     if not built:
-        return Term("vision tower", 0, "left out: language_model_only", "exact")
+        source = "left out: text only (language_model_only, before it a limit of no images)"
+        return Term("vision tower", 0, source, "exact")
     values = sum(
         tensor.each * math.prod(tensor.shape)
         for tensor in model.tensors
         if _part(tensor.name) is None
     )
-    source = "vLLM before language_model_only builds it, whole on every rank (bound)"
+    source = "tensor table, whole on every rank (bound)"
     return Term("vision tower", values * WIDTH[dtype], source, "rule of thumb")
