@@ -261,6 +261,8 @@ def _health(nvml: Any, handle: Any) -> dict[str, Any]:
         "fabric_status": status,
         "links_active": sum(links) if links else None,
         "links_known": len(links) or None,
+        # No problem where it is not told: MIG slices have none.
+        "busy": Asked()("busy", lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
         "problems": asked.problems,
     }
 

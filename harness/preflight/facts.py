@@ -91,6 +91,7 @@ class Health:
         fabric_status: NVML's result for joining the fabric; 0 is success.
         links_active: NVLinks that are up.
         links_known: NVLinks that answered.
+        busy: Percent of the last moments in which a kernel ran.
     """
 
     uncorrected: int | None = None
@@ -102,6 +103,7 @@ class Health:
     fabric_status: int | None = None
     links_active: int | None = None
     links_known: int | None = None
+    busy: int | None = None
 
 
 @dataclass(frozen=True)
