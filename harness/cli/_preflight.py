@@ -13,8 +13,9 @@ from rich.table import Table
 
 from harness.cli._outcome import command, print_json
 from harness.errors import ExitCode
+from harness.estimate import EngineSize
 from harness.preflight import Probe, Report, Row, Verdict
-from harness.preflight.run import Asked, look
+from harness.preflight.run import Asked, look, need_of
 
 _STYLE = {Verdict.CLEAN: "green", Verdict.UNKNOWN: "yellow", Verdict.DIRTY: "bold red"}
 EPILOG = """Exit codes: 0 CLEAN; 3 DIRTY or UNKNOWN, also where there is no GPU: nothing that needs
@@ -34,7 +35,8 @@ def preflight(
             "--tensor-parallel-size",
             "-tp",
             min=1,
-            help="GPUs that the engine will use, the first of those visible; by default all.",
+            help="GPUs that the engine will use, the first of those visible; by default 1 for a "
+            "model, and all without one.",
         ),
     ] = None,
     gpu_memory_utilization: Annotated[
@@ -58,17 +60,20 @@ def preflight(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say whether the GPUs are clean and the box is fit for a load: CLEAN, DIRTY or UNKNOWN."""
+    interpreter = python or Path(sys.executable)
+    asked = Asked(
+        profile=profile,
+        model=model,
+        devices=tensor_parallel_size,
+        size=EngineSize(gpu_memory_utilization=gpu_memory_utilization),
+        out=out,
+        python=interpreter,
+    )
     report = look(
-        Asked(
-            profile=profile,
-            model=model,
-            devices=tensor_parallel_size,
-            utilization=gpu_memory_utilization,
-            out=out,
-            python=python or Path(sys.executable),
-            skip=tuple(skip or ()),
-        ),
+        need_of(asked),
         probe=Probe(wait=wait, deadline=deadline),
+        skip=skip or (),
+        python=interpreter,
     )
     if json_output:
         print_json(report.to_json())

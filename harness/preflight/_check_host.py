@@ -17,7 +17,7 @@ _SHOWN = 3
 
 def _memory(scene: Scene) -> Iterator[Finding]:
     host, need = scene.host, scene.need
-    if not need.host_bytes:
+    if not need.host_bytes and not need.page_cache:
         return
     if host.memory_free is None:
         text, step = "free memory is not told by /proc/meminfo", "free -g"
@@ -32,6 +32,12 @@ def _memory(scene: Scene) -> Iterator[Finding]:
             f"{size(need.host_bytes)} for all workers",
             "free memory, raise the container's limit, or fewer workers",
         )
+    elif need.page_cache and host.memory_free < need.host_bytes + need.page_cache:
+        text = (
+            f"{size(host.memory_free)} can be had: the checkpoint's {size(need.page_cache)} will "
+            "not stay in memory, so that every load reads the disk"
+        )
+        yield Finding("host.memory", Verdict.CLEAN, text)
 
 
 def _shm(scene: Scene) -> Iterator[Finding]:

@@ -82,18 +82,18 @@ def _need(scene: Scene) -> Iterator[Finding]:
         if memory is None:
             continue
         claim = need.claim(memory.usable)
-        if need.device_bytes is not None and need.device_bytes > claim:
+        if need.share_bytes is not None and need.share_bytes > claim:
             text = (
-                f"the model takes {size(need.device_bytes)} of each GPU, the share of "
+                f"the model takes {size(need.share_bytes)} of each GPU, the share of "
                 f"{need.utilization:g} is {size(claim)}"
             )
             step = "more GPUs (--tensor-parallel-size) or a larger --gpu-memory-utilization"
             yield Finding("memory.need", Verdict.DIRTY, text, "less than the share", step, index)
-        wanted = claim + CONTEXT if memory.used <= FLOOR else claim
+        wanted = max(claim + CONTEXT, need.device_bytes or 0)
         if memory.free < wanted:
             text = (
-                f"{size(memory.free)} free of {size(memory.usable)}, the engine claims "
-                f"{need.utilization:g} of it and a context: {size(wanted)}"
+                f"{size(memory.free)} free of {size(memory.usable)}; the engine needs "
+                f"{size(wanted)}: its share of {need.utilization:g} and what lies beside it"
             )
             lower = max(0.0, (memory.free - CONTEXT) / memory.usable)
             step = f"free the GPU, or --gpu-memory-utilization {int(lower * 100) / 100:g} or less"

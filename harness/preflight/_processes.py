@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import state
 from harness.host import processes
+from harness.host.record import TOKEN
 from harness.preflight._owners import ProcessFacts
 
 _PROC = Path("/proc")
@@ -58,7 +59,7 @@ class SystemProcesses:
             parent=process.parent,
             killed=_killed(process.pid),
             opens_gpu=None if opened is None else any(map(_is_gpu, opened)),
-            ours=(process.pid, process.start) in self._recorded,
+            ours=_marked(process.pid) or (process.pid, process.start) in self._recorded,
         )
 
     @cached_property
@@ -67,6 +68,15 @@ class SystemProcesses:
         folders = (folder / state.ENGINES, folder / state.LEASES)
         found = [record for place in folders for _, record in state.records(place)]
         return frozenset(_named(found))
+
+
+def _marked(pid: int) -> bool:
+    """Tell whether the harness started it: its environment says so, if one may read it."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith(f"{TOKEN}=".encode()) for entry in environment)
 
 
 def _named(value: Any) -> Iterable[tuple[int, int]]:

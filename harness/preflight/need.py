@@ -14,9 +14,11 @@ class Need:
         devices: So many GPUs, the first of those that are visible; None: every visible one.
         utilization: Share of each GPU's memory that vLLM claims; it refuses to start where less
             is free.
-        device_bytes: What the model takes of each GPU, where somebody has estimated it; None
-            asks for the share only.
+        share_bytes: What that share must hold at least, where somebody has estimated it.
+        device_bytes: What must be free on each GPU, within the share and beside it, where
+            somebody has estimated it; None asks for the share and a CUDA context.
         host_bytes: Host memory of all workers together.
+        page_cache: Bytes of the checkpoint, which the kernel keeps in memory while there is room.
         disk: Folder that the output goes to, or one that it will lie in; None: not asked.
         disk_bytes: What will be written there.
         disk_files: Files that will be made there.
@@ -26,8 +28,10 @@ class Need:
 
     devices: int | None = None
     utilization: float = 0.85
+    share_bytes: int | None = None
     device_bytes: int | None = None
     host_bytes: int = 0
+    page_cache: int = 0
     disk: Path | None = None
     disk_bytes: int = 0
     disk_files: int = 0

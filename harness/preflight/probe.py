@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from harness.preflight import _events
-from harness.preflight.facts import BEYOND, Census, Problem
+from harness.preflight.facts import BEYOND, Census
 
 CHILD: Final = Path(__file__).with_name("_nvml_child.py")
 FLOOR: Final = 64 << 20
@@ -218,6 +218,15 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def failed(text: str) -> Census:
-    """Return the census of a machine where NVML could not be asked at all."""
-    return Census(failure=Problem("start", BEYOND, text))
+def with_other(reader: Reader, python: Path) -> Reader:
+    """Return a reader that asks another interpreter where the first one has no binding."""
+
+    def read(probe: Probe) -> Census:
+        found = reader(probe)
+        if found.failure is None or found.failure.query != "binding":
+            return found
+        again = reader(replace(probe, python=python))
+        # Where that has none either, the first one is the user's to mend.
+        return found if again.failure is not None and again.failure.code == BEYOND else again
+
+    return read

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import engine_facts
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, NotComparable, UsageError
+from harness.estimate import EngineSize, Estimate, needs
 from harness.preflight.check import preflight, skipped
 from harness.preflight.need import Need
-from harness.preflight.probe import Probe, Reader, census
+from harness.preflight.probe import Probe, Reader, census, with_other
 from harness.preflight.report import Report
 
 
@@ -21,24 +24,18 @@ class Asked:
     Attributes:
         profile: A model by name, instead of ``model``.
         model: Checkpoint folder.
-        devices: GPUs; None: every visible one.
-        utilization: Share of each one's memory.
+        devices: GPUs; None: one for a model, every visible one without.
+        size: Settings of the engine; its ranks are ``devices``.
         out: Output folder.
-        out_bytes: What will be written to it, where that is known.
-        out_files: Files that will be made in it.
         python: Interpreter that has vLLM.
-        skip: Checks that are left out.
     """
 
     profile: str | None = None
     model: Path | None = None
     devices: int | None = None
-    utilization: float = 0.85
+    size: EngineSize = field(default_factory=EngineSize)
     out: Path | None = None
-    out_bytes: int = 0
-    out_files: int = 0
     python: Path = field(default_factory=lambda: Path(sys.executable))
-    skip: tuple[str, ...] = ()
 
 
 def need_of(asked: Asked) -> Need:
@@ -46,6 +43,7 @@ def need_of(asked: Asked) -> Need:
 
     Raises:
         UsageError: ``preflight.two-models``, or as the checkpoint's reader.
+        Refused: ``estimate.tensor-parallel``.
     """
     if asked.profile is not None and asked.model is not None:
         raise UsageError(
@@ -55,30 +53,79 @@ def need_of(asked: Asked) -> Need:
             where="the command line",
             next="leave one out",
         )
+    cuda, named = cuda_of(asked.python), asked.profile or asked.model
+    if named is not None:
+        devices = asked.devices or 1
+        try:
+            made = needs(named, devices, engine=asked.size)
+        except NotComparable:
+            pass  # another family of models: its share is all that can be asked for
+        else:
+            return need_for(made, disk=asked.out, cuda=cuda)
+        return Need(devices=devices, utilization=_share(asked), disk=asked.out, cuda=cuda)
+    return Need(devices=asked.devices, utilization=_share(asked), disk=asked.out, cuda=cuda)
+
+
+def need_for(made: Estimate, *, disk: Path | None = None, files: int = 0, cuda: str = "") -> Need:
+    """Return what an estimated engine needs.
+
+    Args:
+        made: The estimate.
+        disk: Where its samples go.
+        files: How many files they are.
+        cuda: CUDA version of the engine's wheels.
+    """
     return Need(
-        devices=asked.devices,
-        utilization=asked.utilization,
-        disk=asked.out,
-        disk_bytes=asked.out_bytes,
-        disk_files=asked.out_files,
-        cuda=_cuda_of(asked.python),
+        devices=made.engine.tensor_parallel_size,
+        utilization=made.engine.gpu_memory_utilization,
+        share_bytes=sum(term.bytes for term in made.inside) + made.least_cache,
+        device_bytes=made.device_bytes,
+        host_bytes=made.host_bytes,
+        page_cache=made.page_cache.bytes,
+        disk=disk,
+        disk_bytes=made.disk_bytes,
+        disk_files=files,
+        cuda=cuda,
     )
 
 
-def look(asked: Asked, *, probe: Probe | None = None, reader: Reader = census) -> Report:
-    """Look at the box for an engine.
+def look(
+    need: Need,
+    *,
+    probe: Probe | None = None,
+    skip: Collection[str] = (),
+    environment: Mapping[str, str] | None = None,
+    python: Path | None = None,
+    reader: Reader = census,
+) -> Report:
+    """Look at the box, with the engine's own NVML binding where ours has none.
+
+    Args:
+        need: What the engine will need.
+        probe: How NVML is asked.
+        skip: Checks that are left out.
+        environment: The engine's; by default this process's own.
+        python: Interpreter that has vLLM, and so NVML's binding, most likely.
+        reader: Tells what NVML says.
 
     Raises:
-        UsageError: As :func:`need_of`, or ``preflight.unknown-check``.
+        UsageError: ``preflight.unknown-check``.
     """
-    skipped(asked.skip)  # before anything that takes time
+    skipped(skip)  # before anything that takes time
     how = probe or Probe()
-    return preflight(need_of(asked), probe=how, skip=asked.skip, reader=reader)
+    if python is not None and python != how.python:
+        reader = with_other(reader, python)
+    own = os.environ if environment is None else environment
+    return preflight(need, probe=how, skip=skip, environment=own, reader=reader)
 
 
-def _cuda_of(python: Path) -> str:
+def cuda_of(python: Path) -> str:
     """Return the CUDA that an interpreter's torch was built with; empty where it has none."""
     try:
         return engine_facts.inspect(python).cuda
     except HarnessError:
         return ""  # whoever starts the engine says so
+
+
+def _share(asked: Asked) -> float:
+    return asked.size.gpu_memory_utilization
