@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.cli import (
+    _compare,
     _demo,
     _doctor,
     _engine,
@@ -22,6 +23,7 @@ __all__ = ["app", "main"]
 app.command("demo")(_demo.demo)
 app.command("extract")(_extract.extract)
 app.command("verify")(_verify.verify)
+app.command("compare")(_compare.compare)
 app.command("doctor")(_doctor.doctor)
 app.command("preflight", epilog=_preflight.EPILOG)(_preflight.preflight)
 app.command("plan")(_plan.plan)
