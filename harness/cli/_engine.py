@@ -111,7 +111,7 @@ def start(
         seconds=duration.parse(span),
         spool=spool,
         wait=not no_wait,
-        on_line=None if json_output else lambda line: log.print(line, markup=False, style="dim"),
+        on_line=None if json_output else _dim,
     )
     if json_output:
         print_json(_row(judge(lease)))
@@ -156,6 +156,10 @@ def stop(
             f"{name} was {done.was}; {processes} ended in {done.seconds:.1f} s, nothing is left",
             markup=False,
         )
+
+
+def _dim(line: str) -> None:
+    log.print(line, markup=False, style="dim", soft_wrap=True)
 
 
 def _row(one: Judged) -> dict[str, Any]:

@@ -25,6 +25,9 @@ LIVES_ON: Final = (
 """What the two processes of a lease, engine and keeper, hold in memory: a change there would
 not be in force. The rest of the harness runs anew in every session."""
 
+IN_ENGINE: Final = ("harness/errors.py", "harness/inside/", "harness/layers/")
+"""Those of them that the engine's processes import."""
+
 _SUFFIXES = (".py", ".so")
 
 

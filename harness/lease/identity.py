@@ -43,6 +43,13 @@ class Difference:
     lease: str | None
     here: str | None
 
+    @property
+    def in_engine(self) -> bool:
+        """Whether it lies in a file that the engine reads during its load, at no certain time."""
+        if self.part == "code":
+            return self.name.startswith(files.IN_ENGINE)
+        return self.part in ("model", "engine files")
+
     def __str__(self) -> str:
         if self.part in VALUES:
             return f"{self.name}: lease {_said(self.lease)}, asked {_said(self.here)}"

@@ -157,7 +157,7 @@ class Keeper:
         loaded, host = session.loaded, session.host
         assert loaded is not None
         assert isinstance(host, Host)
-        changed = identity.differences(identity_of(plan))
+        changed = [one for one in identity.differences(identity_of(plan)) if one.in_engine]
         if changed:
             raise _changed(list(map(str, changed)), self._lease)
         engine = processes.read(host.pid)
