@@ -16,6 +16,7 @@ import json
 import os
 import re
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,14 @@ def _named(entry: str, known: Sequence[str]) -> str:
     return full[0] if len(full) == 1 else re.sub(r"[^\w.-]", "_", entry)
 
 
+_locks: weakref.WeakSet[GpuLock] = weakref.WeakSet()
+
+
+def locked_here() -> list[str]:
+    """Return the GPUs that this process holds locked."""
+    return sorted(gpu for lock in _locks if lock.held for gpu in lock.gpus)
+
+
 class GpuLock:
     """The locks of one session; a context manager.
 
@@ -135,6 +144,7 @@ class GpuLock:
         self.gpus = tuple(gpus)
         self.taken_over: list[Owner] = []
         self._held: list[tuple[FileLock, Path]] = []
+        _locks.add(self)
         self._folder = folder or Path(os.environ.get(VARIABLE) or _FOLDER)
         try:
             _make_common(self._folder)
@@ -166,6 +176,11 @@ class GpuLock:
         if (before := _read_owner(beside)) is not None:
             self.taken_over.append(before)
         _write_owner(beside)
+
+    @property
+    def held(self) -> bool:
+        """Whether any GPU is still locked."""
+        return bool(self._held)
 
     def release(self) -> None:
         """Give the locks back; a second call does nothing."""

@@ -15,8 +15,8 @@ class LockedHost(Host):
     They are given back when the engine and all that it started are gone.
     """
 
-    def __init__(self, spec: HostSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: HostSpec, *more: Any) -> None:
+        super().__init__(spec, *more)
         self._lock: GpuLock | None = None
 
     def start(self, deadline_s: float = 60.0) -> dict[str, Any]:

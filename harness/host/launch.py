@@ -277,9 +277,10 @@ class Launched:
             # Its folder knows the processes, and the record leads `harness reclaim` to both.
             self.recorder.note(left=tuple(left_over))
             return
-        if self.lost:
-            segments = private.left_on_disk(self.folder)[1]
-            shared.remove(segments, in_use=shared.used_by(shared.everyone()) if segments else ())
+        segments = private.left_on_disk(self.folder)[1]
+        shared.remember(segments)
+        if self.lost and segments:
+            shared.remove(segments, in_use=shared.used_by(shared.everyone()))
         self.recorder.drop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -28,6 +28,7 @@ _SOCKET_PATH: Final = 107
 _LONGEST_NAME: Final = 48
 """vLLM: ``/`` and a uuid, 37; Python: ``/pymp-xxxxxxxx/listener-xxxxxxxx``, 32; and some room."""
 _FALLBACK: Final = Path("/tmp")
+_made: list[Path] = []
 
 
 def make_folder() -> Path:
@@ -43,8 +44,15 @@ def make_folder() -> Path:
     if not _takes_sockets(longest) and os.access(_FALLBACK, os.W_OK | os.X_OK):
         base = _FALLBACK
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    _made.append(folder)
     (folder / _TEMPORARY).mkdir(mode=0o700)
     return folder
+
+
+def left_folders() -> list[Path]:
+    """Return the folders that this process has made and that are still there."""
+    _made[:] = [folder for folder in _made if folder.exists()]
+    return list(_made)
 
 
 def temporary_environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:

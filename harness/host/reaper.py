@@ -114,9 +114,10 @@ class Reaper:
                 file=sys.stderr,
                 flush=True,
             )
+            shutil.rmtree(self._order["private"], ignore_errors=True)
+            # Last: it leads whoever cleans up to all the rest.
             with contextlib.suppress(OSError):
                 Path(self._order["record"]).unlink()
-            shutil.rmtree(self._order["private"], ignore_errors=True)
         return 0 if started else 1
 
     def _start(self) -> bool:
@@ -221,8 +222,11 @@ class Reaper:
             fresh.replace(path)
 
     def _note_shared(self) -> None:
+        known = len(self._shared)
         live = processes.descendants([os.getpid()])
         self._shared |= shared.used_by(process.pid for process in live)
+        if len(self._shared) > known:
+            self._write_tree()
 
     def _remove_shared(self) -> None:
         """Remove memory of processes that could not do it, once no process is left."""

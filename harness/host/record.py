@@ -158,6 +158,7 @@ class Recorder:
         self.record = record
         self.path = path_of(record.token)
         self.problem = ""
+        _open[record.token] = self
 
     def note(self, **changes: Any) -> None:
         """Change fields and write the record."""
@@ -169,7 +170,16 @@ class Recorder:
 
     def drop(self) -> None:
         """Remove the record: the engine is gone."""
+        _open.pop(self.record.token, None)
         state.drop_record(self.path)
+
+
+_open: dict[str, Recorder] = {}
+
+
+def open_records() -> list[EngineRecord]:
+    """Return the records of the engines that this process has started and not ended."""
+    return [recorder.record for recorder in _open.values()]
 
 
 def first_record(*, token: str, owner: Process, **facts: Any) -> EngineRecord:

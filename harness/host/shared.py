@@ -14,6 +14,7 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")
 _NAMES = ("psm_", "sem.mp-", "torch_", "nccl-", "vllm_", "vllm-", "cuda.shm.")
+_seen: set[str] = set()
 # multiprocessing's semaphores are unlinked by whoever made them while they are mapped.
 _DELETED = " (deleted)"
 
@@ -45,6 +46,17 @@ def remove(names: Iterable[str], *, in_use: Iterable[str] = ()) -> list[str]:
     """Remove files of these names that nobody uses; return those that were removed."""
     kept = {*in_use}
     return [name for name in names if name not in kept and _removed(name)]
+
+
+def remember(names: Iterable[str]) -> None:
+    """Remember what engines of this process have made, for :func:`left`."""
+    _seen.update(names)
+
+
+def left() -> list[str]:
+    """Return the names of what engines of this process have made and is still there."""
+    _seen.intersection_update(present())
+    return sorted(_seen)
 
 
 def used_by(pids: Iterable[int]) -> set[str]:

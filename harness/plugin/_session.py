@@ -12,6 +12,8 @@ from harness.errors import HarnessError
 from harness.plugin import _marks, _report
 from harness.plugin._gpus import GpuCount, count_gpus
 from harness.plugin._keeper import EngineKeeper, EngineReport
+from harness.plugin._leaks import LeakWatch
+from harness.plugin._load_lines import LoadLines
 from harness.settings import COMMAND_LINE, Settings
 
 if TYPE_CHECKING:
@@ -32,12 +34,13 @@ class HarnessSession:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config = config
         self.settings = settings
-        self.keeper = EngineKeeper()
+        self.keeper = EngineKeeper(LoadLines(config))
         names = ("timeout", "pytest_timeout")  # as an entry point, or by -p
         self._timed = any(config.pluginmanager.hasplugin(name) for name in names)
         self._ran = {"gpu": 0, "engine": 0}
         self._refusal = ""
         self._reports: list[EngineReport] = []
+        self._leaks = LeakWatch()
 
     # What is here.
 
@@ -93,6 +96,13 @@ class HarnessSession:
                 f"{self._processes} processes; next: -m 'not engine and not gpu' for the others "
                 "in parallel, then -m 'engine or gpu' without -n"
             )
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Look at what is here before the first test that could leave something."""
+        found = [_marks.needs(item) for item in session.items]
+        if not self.config.option.collectonly and any(need.alone for need in found):
+            gpus = any(need.gpus or need.session_engine for need in found)
+            self._leaks.begin(gpus=gpus and self.gpus.usable > 0)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -170,11 +180,14 @@ class HarnessSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Take stock, after the last fixture is gone; a broken promise fails the session."""
+        self.keeper.close()  # where an interrupt kept the fixture from doing it
         if (report := self.keeper.report) is not None:
             self._reports.append(report)
+        self._leaks.finish()
         if self._is_worker:
             self.config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
                 "reports": [report.to_json() for report in self._reports],
+                "leaks": self._leaks.found,
                 "refusal": self._refusal,
             }
         elif self.broken_promises and exitstatus in (
@@ -190,12 +203,14 @@ class HarnessSession:
         """Take over what a worker saw."""
         output: dict[str, Any] = getattr(node, "workeroutput", {}).get(_OUTPUT, {})
         self._reports += [EngineReport(**report) for report in output.get("reports", [])]
+        self._leaks.found += output.get("leaks", [])
         self._refusal = self._refusal or output.get("refusal", "")
 
     @property
     def broken_promises(self) -> list[str]:
         """What fails the session although no test may have failed."""
         promises = [f"{report.left} outlived the engine" for report in self._reports if report.left]
+        promises += self._leaks.found
         if self.config.option.collectonly:
             return promises
         if self.settings.require_gpu and not self._ran["gpu"]:

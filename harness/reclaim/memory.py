@@ -155,8 +155,9 @@ def held(
             continue
         others = [holder for holder in device.holders if holder.pid not in ours]
         usual = sum(holder.used or 0 for holder in others)
-        if baseline is not None and device.index in baseline:
-            usual = baseline[device.index]
+        if baseline is not None:
+            # Whoever came meanwhile and is listed is not what we have left.
+            usual = max(usual, baseline.get(device.index, 0))
         if device.used > usual + SLACK:
             found.append(_explain(device, usual, ours, others, runs))
     return found
