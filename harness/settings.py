@@ -127,9 +127,12 @@ class Settings:
     require_gpu: bool = False
     start_deadline: float = 60.0
     load_deadline: float = 2400.0
+    first_batch_deadline: float = 1800.0
     batch_deadline: float = 1800.0
     files_deadline: float = 120.0
     shutdown_deadline: float = 30.0
+    stall_deadline: float = 300.0
+    supervise: str = "kill,code=warn"
     sources: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -295,10 +298,16 @@ _DEFINITIONS: Final = (
     ),
     Definition("load_deadline", _seconds, "S", "seconds for the load of the model; default: 2400"),
     Definition(
+        "first_batch_deadline",
+        _seconds,
+        "S",
+        "seconds for the canary, and for the first batch of prompts; default: 1800",
+    ),
+    Definition(
         "batch_deadline",
         _seconds,
         "S",
-        "seconds for one batch of prompts, and for the canary; default: 1800",
+        "seconds for one batch of prompts; default: 1800",
     ),
     Definition(
         "files_deadline",
@@ -308,6 +317,21 @@ _DEFINITIONS: Final = (
     ),
     Definition(
         "shutdown_deadline", _seconds, "S", "seconds for the engine's orderly end; default: 30"
+    ),
+    Definition(
+        "stall_deadline",
+        _seconds,
+        "S",
+        "seconds without a log line, CPU, storage or GPU use after which an engine is hung; "
+        "default: 300",
+    ),
+    Definition(
+        "supervise",
+        _text,
+        "POLICY",
+        "what to do about an engine that cannot succeed: DANGER=ACTION,... with the dangers "
+        "line, stall, memory, shm and code, and the actions kill, warn and off; "
+        "default: kill,code=warn",
     ),
 )
 

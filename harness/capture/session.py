@@ -43,6 +43,7 @@ class Deadlines:
     Attributes:
         start: Until the child says hello.
         load: Until the engine is loaded; a TP=8 Kimi-K2.5 load takes 20 minutes.
+        first_batch: The canary, and the first batch after it: kernels are built on first use.
         batch: One batch, computing and writing.
         files: From the last forward pass until every file of the batch is whole.
         shutdown: Orderly end.
@@ -50,6 +51,7 @@ class Deadlines:
 
     start: float = 60.0
     load: float = 2400.0
+    first_batch: float = 1800.0
     batch: float = 1800.0
     files: float = 120.0
     shutdown: float = 30.0
@@ -102,6 +104,7 @@ class EngineSession:
         self.loads = 0
         self.loaded: Loaded | None = None
         self.proved = False
+        self._batches = 0
 
     @property
     def name(self) -> str:
@@ -187,7 +190,7 @@ class EngineSession:
                 "also": _neighbours(plan),
                 "deadline_s": spec.deadlines.files,
             },
-            deadline_s=spec.deadlines.batch,
+            deadline_s=spec.deadlines.first_batch,
         )
         findings = judge(reply["prompts"], depths=plan.depths, dtype=spec.dtype)
         self.proved = not findings
@@ -222,6 +225,8 @@ class EngineSession:
         if not self.proved:
             self.require_proof()
         waiting = {request.key for request in requests}
+        limits = self._spec.deadlines
+        limit = limits.batch if self._batches else limits.first_batch
 
         def on_event(event: dict[str, Any]) -> None:
             if event.get("event") != "sample":
@@ -236,12 +241,13 @@ class EngineSession:
                     {"key": r.key, "input_ids": list(r.input_ids), "check": r.check}
                     for r in requests
                 ],
-                "batch_deadline_s": self._spec.deadlines.batch,
-                "deadline_s": self._spec.deadlines.files,
+                "batch_deadline_s": limit,
+                "deadline_s": limits.files,
             },
-            deadline_s=self._spec.deadlines.batch,
+            deadline_s=limit,
             on_event=on_event,
         )
+        self._batches += 1
         if waiting:
             raise EngineFailed(
                 "engine.sample-lost",

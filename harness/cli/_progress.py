@@ -16,6 +16,7 @@ from rich.progress import (
 from rich.status import Status
 
 from harness.cli._outcome import log
+from harness.host.policy import LoadProgress
 
 _STAGES = {
     "load": "loading the engine",
@@ -57,6 +58,17 @@ class ConsoleObserver:
             self._status = log.status(text)
             self._status.start()
         self._started = time.monotonic()
+
+    def loading(self, progress: LoadProgress) -> None:
+        """Show the phase of the load, its shards, and what is left; a line each where plain."""
+        if self._status is not None:
+            self._status.update(progress.text)
+        elif progress.new_phase and not log.is_terminal:
+            log.print(progress.text, markup=False)
+
+    def warning(self, text: str) -> None:
+        """Print a warning beside whatever is shown."""
+        log.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
 
     def progress(self, samples: int, tokens: int, bytes: int) -> None:
         """Show what is published so far."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +19,11 @@ from harness.dataset.samples import read_sample
 from harness.dataset.space import check_space
 from harness.errors import CheckFailed, Refused
 from harness.extraction._locked import LockedHost
+from harness.extraction._watched import supervisor_of
 from harness.extraction.accept import Acceptance
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
+from harness.host.policy import LoadProgress, Supervision
 
 PRELOAD = "HARNESS_PRELOAD"
 _MAX_BATCH_PROMPTS = 256
@@ -36,6 +38,12 @@ class Observer(Protocol):
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins."""
 
+    def loading(self, progress: LoadProgress) -> None:
+        """The load is here: at each phase and shard, and about once a second."""
+
+    def warning(self, text: str) -> None:
+        """The engine goes on, but somebody should know this."""
+
     def progress(self, samples: int, tokens: int, bytes: int) -> None:
         """So much is published, over the whole run."""
 
@@ -44,6 +52,12 @@ class Silent:
     """An observer that says nothing."""
 
     def stage(self, name: str, detail: str = "") -> None:
+        """Ignore it."""
+
+    def loading(self, progress: LoadProgress) -> None:
+        """Ignore it."""
+
+    def warning(self, text: str) -> None:
         """Ignore it."""
 
     def progress(self, samples: int, tokens: int, bytes: int) -> None:
@@ -89,6 +103,7 @@ def open_session(
     log: Path,
     preload: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    supervision: Supervision | None = None,
 ) -> EngineSession:
     """Make a session for a plan; nothing is started yet.
 
@@ -97,6 +112,7 @@ def open_session(
         log: File for what the engine prints.
         preload: Further modules whose ``install()`` each worker calls before the model is built.
         env: Further environment of the engine's processes.
+        supervision: What to do about an engine that cannot succeed, and who hears of the load.
     """
     env = {**plan.recipe.env, **(env or {})}
     modules = [*plan.recipe.preload, *preload]
@@ -110,7 +126,8 @@ def open_session(
         model=str(plan.options.model),
     )
     # Other engines use no GPU, and may run beside each other.
-    host = LockedHost(spec) if plan.seen.platform.device == "cuda" else Host(spec)
+    kind = LockedHost if plan.seen.platform.device == "cuda" else Host
+    host = kind(spec, supervisor_of(plan, supervision or Supervision()))
     return EngineSession(host, plan.session)
 
 
@@ -119,6 +136,7 @@ def extract(
     observer: Observer | None = None,
     *,
     session: EngineSession | None = None,
+    supervision: Supervision | None = None,
 ) -> ExtractResult:
     """Carry out an extraction.
 
@@ -131,6 +149,8 @@ def extract(
         observer: Hears of the progress.
         session: An engine that is loaded already, as the plan says; it stays open. By
             default one is loaded for this run, where anything is left to do, and ended after it.
+        supervision: What to do about an engine of this run that cannot succeed; who hears of
+            it is the observer.
 
     Raises:
         HarnessError: As :mod:`harness.errors` sorts them.
@@ -147,7 +167,11 @@ def extract(
         if missing and session is not None:
             run.capture(session, missing)
         elif missing:
-            with open_session(plan.engine, log=folder.path / "engine.log") as own:
+            watching = replace(
+                supervision or Supervision(), on_progress=watch.loading, on_warning=watch.warning
+            )
+            log = folder.path / "engine.log"
+            with open_session(plan.engine, log=log, supervision=watching) as own:
                 watch.stage("load", f"{plan.engine.options.model}")
                 own.load()
                 watch.stage("canary")

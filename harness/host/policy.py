@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from harness.errors import UsageError
+from harness.host.loads import clock
+from harness.host.phases import Phase
 
 
 class Danger(StrEnum):
@@ -69,6 +71,16 @@ class LoadProgress:
     eta_s: float | None
     why: str
     new_phase: bool
+
+    @property
+    def text(self) -> str:
+        """Where the load is, such as ``loading: weights 3 of 64, 2:10, about 17:50 left``."""
+        left = ""
+        if self.eta_s:
+            left = f", about {clock(self.eta_s)} left"
+        elif self.new_phase and self.expected_s and self.phase != Phase.READY:
+            left = f", longer than the expected {clock(self.expected_s)}"
+        return f"loading: {self.where}, {clock(self.seconds)}{left}"
 
 
 def _ignore_progress(progress: LoadProgress) -> None:

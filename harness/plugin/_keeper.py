@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
 from harness.plugin import _attach
+from harness.plugin._load_lines import LoadLines
 
 if TYPE_CHECKING:
     from harness.plugin.engine import Engine
@@ -30,6 +31,7 @@ class EngineReport:
         log: What the engine printed.
         extraction: ``samples``, ``tokens``, ``tokens_per_s`` and ``out`` of the extraction.
         attached: Which lease's engine it is; empty where the session has loaded its own.
+        warnings: What the supervisor warned of.
     """
 
     loads: int = 0
@@ -40,6 +42,7 @@ class EngineReport:
     log: str = ""
     extraction: dict[str, Any] | None = None
     attached: str = ""
+    warnings: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -47,9 +50,14 @@ class EngineReport:
 
 
 class EngineKeeper:
-    """Makes the engine at the first call and never another one."""
+    """Makes the engine at the first call and never another one.
 
-    def __init__(self) -> None:
+    Args:
+        lines: Tells the user how far a load is.
+    """
+
+    def __init__(self, lines: LoadLines) -> None:
+        self._lines = lines
         self._engine: Engine | None = None
         self._failure: BaseException | None = None
         self._report = EngineReport()
@@ -69,7 +77,7 @@ class EngineKeeper:
         report = self._report
         if self._engine is not None:
             report = replace(report, loads=self._engine.loads)
-        return replace(report, failure=self._reason())
+        return replace(report, failure=self._reason(), warnings=tuple(self._lines.warnings))
 
     def start(self, settings: Settings, model: Callable[[], Path], folder: Path) -> Engine:
         """Load and prove the engine, or attach to a leased one and prove that anew.
@@ -104,7 +112,8 @@ class EngineKeeper:
 
         if settings.attach is None:
             plan = engine_plan(settings, model(), folder)
-            return Engine(plan, log=folder / "engine.log")
+            supervision = self._lines.supervision(settings)
+            return Engine(plan, log=folder / "engine.log", supervision=supervision)
         attached = attach_engine(settings)
         self._note(attached=_attach.told(attached.lease))
         return Engine(attached.plan, log=attached.lease.log, attached=attached)

@@ -85,6 +85,8 @@ def _engine_lines(report: EngineReport) -> Iterable[str]:
             f"extraction: {done['samples']} samples, {done['tokens']} tokens, "
             f"{done['tokens_per_s']:,.0f} tokens/s, in {done['out']}"
         )
+    for warning in report.warnings:
+        yield f"engine warning: {warning}"
     if report.failure:
         yield f"engine failure: {report.failure}"
         yield f"engine log: {report.log or 'none; it was not started'}"

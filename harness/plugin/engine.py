@@ -28,6 +28,7 @@ from harness.extraction.accept import Acceptance
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import EnginePlan
 from harness.extraction.run import batches
+from harness.host.policy import Supervision
 from harness.lease.asked import plan_for
 from harness.lease.attach import Attached, attach
 from harness.lease.record import Lease
@@ -56,14 +57,23 @@ class Engine:
         failure: What put it out of use; None while it can be used.
     """
 
-    def __init__(self, plan: EnginePlan, *, log: Path, attached: Attached | None = None) -> None:
+    def __init__(
+        self,
+        plan: EnginePlan,
+        *,
+        log: Path,
+        attached: Attached | None = None,
+        supervision: Supervision | None = None,
+    ) -> None:
         """Make it without starting anything; :meth:`start` loads, or attaches."""
         self.plan = plan
         self.log = log
         self.failure: BaseException | None = None
         self._attached = attached
         self._session: EngineSession = (
-            open_session(plan, log=log) if attached is None else attached.session
+            open_session(plan, log=log, supervision=supervision)
+            if attached is None
+            else attached.session
         )
         self._gate = Acceptance(
             columns=len(self.depths), hidden=plan.model.hidden_size, dtype=plan.dtype
@@ -330,6 +340,7 @@ def _deadlines(settings: Settings) -> Deadlines:
         batch=settings.batch_deadline,
         files=settings.files_deadline,
         shutdown=settings.shutdown_deadline,
+        first_batch=settings.first_batch_deadline,
     )
 
 

@@ -34,7 +34,7 @@ def test_header_names_versions_lane_gpus_and_settings_with_their_source(
             "harness settings, command line: *tensor_parallel_size=2*",
             "harness settings, environment: dtype=float32",
             "harness settings, ini: load_deadline=99",
-            "harness settings, default: *dialect=vllm*shutdown_deadline=30",
+            "harness settings, default: *dialect=vllm*shutdown_deadline=30*",
         ]
     )
 

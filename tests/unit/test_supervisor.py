@@ -19,12 +19,21 @@ from harness.errors import EngineFailed, UsageError
 from harness.host import Host, code_on_disk
 from harness.host.evidence import Log
 from harness.host.loads import LoadKind
-from harness.host.policy import Action, Danger, LoadProgress, Supervision, read_actions
+from harness.host.policy import (
+    DEFAULT_ACTIONS,
+    STALL_S,
+    Action,
+    Danger,
+    LoadProgress,
+    Supervision,
+    read_actions,
+)
 from harness.host.processes import Process
 from harness.host.pulse import DeviceReading
 from harness.host.room import GIB, MIB, LinuxRoom, Room
 from harness.host.supervisor import Supervisor
 from harness.host.watch import Call, Cut
+from harness.settings import Settings
 from tests.unit import hosts
 
 LIMIT_S = 2.0
@@ -455,6 +464,10 @@ def test_cut_tells_the_seconds_saved_against_the_last_load_of_its_kind(tmp_path:
     assert "killed at 2:10 of an expected 10:00 (the last load of this kind), 7:" in bench.cut.found
 
 
+def test_setting_of_a_stall_is_the_supervisors_default() -> None:
+    assert Settings().stall_deadline == STALL_S == Supervision().stall_s
+
+
 def test_look_is_cheap(tmp_path: Path) -> None:
     bench = Bench(tmp_path, machine=LinuxRoom(), code=code_on_disk.ROOTS, policy="warn")
     begun = time.process_time()
@@ -469,6 +482,8 @@ def test_policy_is_read_over_the_defaults() -> None:
     assert actions[Danger.CODE] is Action.KILL
     assert actions[Danger.LINE] is Action.KILL
     assert set(read_actions("warn").values()) == {Action.WARN}
+    # What the setting says where nobody has set it.
+    assert read_actions(Settings().supervise) == read_actions("") == DEFAULT_ACTIONS
 
 
 @pytest.mark.parametrize("text", ["stall=maybe", "nothing=kill", "stall"])

@@ -9,6 +9,7 @@ import pytest
 from harness.host import fatal
 from harness.host.loglines import LogFollower, LogLine, parse
 from harness.host.phases import LoadTrack, Phase, Sighting, sight
+from harness.host.policy import DEFAULT_ACTIONS
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "engine_logs"
 ALL = ["0.16.0-cpu-tp2", "0.26.0-cuda-tp2", "0.32.0-cpu-tp1"]
@@ -151,3 +152,32 @@ def test_follower_gives_each_line_once_and_a_question_without_an_end_too(tmp_pat
     with path.open("ab") as file:
         file.write(b"\nthree\n")
     assert [line.text for line in follower.read()] == ["three"]
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of the first table under a heading of the document."""
+    text = (LOGS.parents[1] / "docs" / "supervisor.md").read_text()
+    section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_document_lists_every_fatal_kind_as_the_code_has_it() -> None:
+    expected = [
+        [f"`{kind.id}`", f"{kind.means}.{' *Load.*' if kind.load_only else ''}", kind.source]
+        for kind in fatal.KINDS
+    ]
+    assert rows("Known-fatal kinds") == expected
+
+
+def test_document_lists_every_phase_and_every_danger_with_its_action() -> None:
+    assert [row[0] for row in rows("Phases")] == [phase.value for phase in Phase]
+    actions = {row[0].strip("`"): row[2] for row in rows("Dangers")}
+    assert actions == {danger.value: action.value for danger, action in DEFAULT_ACTIONS.items()}
+
+
+def test_every_kind_names_its_source_and_a_next_step() -> None:
+    assert len({kind.id for kind in fatal.KINDS}) == len(fatal.KINDS)
+    for kind in fatal.KINDS:
+        assert kind.source
+        assert kind.next
