@@ -146,8 +146,8 @@ class Host:
 
         Raises:
             EngineFailed: The operation's own id, ``engine.error``, ``host.deadline``,
-                ``host.engine-died``, ``host.worker-died``, ``host.reaper-died``, ``host.doomed``,
-                ``host.protocol`` or ``host.failed-before``; ``details`` holds ``op``,
+                ``host.engine-died``, ``host.worker-died``, ``host.process-stopped``,
+                ``host.reaper-died``, ``host.doomed``, ``host.protocol`` or ``host.failed-before``; ``details`` holds ``op``,
                 ``seconds``, ``log_tail`` and, by case, ``exit_code``, ``signal``, ``notes``,
                 ``stacks``, ``traceback``.
             UsageError: ``host.closed``, ``host.not-started``, ``host.busy``,

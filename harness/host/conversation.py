@@ -204,6 +204,8 @@ class Conversation:
             return context.worker_died(notes)
         if launched.exit_code is not None:
             return context.engine_died(launched.exit_code)
+        if launched.stopped:
+            return context.stopped(launched.stopped)
         if launched.refusal is not None:
             return context.refused(launched.refusal)
         if launched.over:

@@ -77,6 +77,15 @@ class Context:
             signal=signal_name(code),
         )
 
+    def stopped(self, names: list[str]) -> EngineFailed:
+        """Somebody halted a process, which would let the call hang until its deadline."""
+        return self._failed(
+            "host.process-stopped",
+            "no process of the engine is halted",
+            f"{', '.join(names)}: halted by SIGSTOP (state T)",
+            stopped=names,
+        )
+
     def reaper_died(self) -> EngineFailed:
         """The process between us and the engine was killed, and so the engine."""
         return self._failed(

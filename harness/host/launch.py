@@ -38,6 +38,7 @@ class Launched:
         engine: The engine's process, once the reaper has said ``started``.
         exit_code: The engine's exit code, negative for a signal; ``None`` while it runs.
         notes_limit: Bytes of death notes that were there when the engine exited.
+        stopped: Processes that somebody has halted with SIGSTOP.
         refusal: Why the engine could not be started, in the system's words.
         lost: The reaper went away without having ended the tree.
     """
@@ -49,6 +50,7 @@ class Launched:
         self.notes_limit: int | None = None
         self.refusal: str | None = None
         self.survivors: list[str] = []
+        self.stopped: list[str] = []
         self.lost = False
         self._ended = False
         self._closed = False
@@ -196,8 +198,10 @@ class Launched:
         elif event == "exited":
             self.exit_code = message["code"]
             self.notes_limit = message["notes"]
+        elif event == "stopped":
+            self.stopped += _names(message["processes"])
         elif event == "survivors":
-            self.survivors = [f"{p['name']} (pid {p['pid']})" for p in message["processes"]]
+            self.survivors = _names(message["processes"])
         elif event == "ended":
             self._ended = True
             self.survivors = []
@@ -283,6 +287,10 @@ class Launched:
             shared.remove(segments, in_use=shared.used_by(shared.everyone()))
         self.recorder.drop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _names(told: list[dict[str, Any]]) -> list[str]:
+    return [f"{process['name']} (pid {process['pid']})" for process in told]
 
 
 @contextlib.contextmanager

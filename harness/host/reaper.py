@@ -7,7 +7,7 @@ double-forked or changed its session), and starts the engine in its own process 
 
 Lifeline (standard input): the first line is the order as JSON, later the line ``end``.
 End-of-file means that the parent is gone, whatever killed it. Status (a pipe): JSON lines
-``started``, ``refused``, ``exited``, ``survivors``, ``ended``.
+``started``, ``refused``, ``exited``, ``stopped``, ``survivors``, ``ended``.
 
 It ends the tree on an ``end``, on end-of-file, and when the engine exits: SIGTERM for every
 descendant, a grace, then SIGKILL until ``waitpid`` knows no child. It never exits earlier,
@@ -49,6 +49,7 @@ else:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.5
+_STOPPED_S = 1.0
 _KEEPER_S = 0.5
 _SURVIVOR_S = 5.0
 _RESET = (
@@ -80,6 +81,7 @@ class Reaper:
         self._exited = False
         self._tree: list[processes.Process] = []
         self._shared: set[str] = set()
+        self._stopped: dict[processes.Process, float] = {}
         self._next_look = 0.0
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(wake_end, False)
@@ -205,11 +207,21 @@ class Reaper:
         tree = processes.descendants([os.getpid()])
         known = len(self._shared)
         self._shared |= shared.used_by(process.pid for process in tree)
+        self._tell_stopped(tree, now)
         if tree != self._tree or len(self._shared) > known:
             self._tree = tree
             self._write_tree()
         # At most 2 % of one core, however many processes the machine runs.
         self._next_look = now + max(_TICK_S, 50 * (time.thread_time() - begun))
+
+    def _tell_stopped(self, tree: list[processes.Process], now: float) -> None:
+        """Tell once of processes that SIGSTOP has halted for a while; a debugger's are ``t``."""
+        halted = [process for process in tree if process.state == "T"]
+        self._stopped = {process: self._stopped.get(process, now) for process in halted}
+        late = [p for p, since in self._stopped.items() if 0 <= since <= now - _STOPPED_S]
+        if late:
+            self._say("stopped", processes=[process.to_json() for process in late])
+            self._stopped |= dict.fromkeys(late, -1.0)
 
     def _write_tree(self) -> None:
         found = [process.to_json() for process in self._tree]

@@ -2,8 +2,9 @@
 
 Usable in any process of the engine (the front end, ``EngineCore``, a test). The file
 named by ``HARNESS_DEATH_NOTES`` gets one JSON line ``{"pid", "name", "exitcode",
-"signal"}`` for each child whose exit code is not zero; the host reads it and names the
-culprit, where the engine itself may only say that something has died, or hang.
+"signal"}`` for each child whose exit code is not zero, and for each worker that leaves in
+silence with zero; the host reads it and names the culprit, where the engine itself may only
+say that something has died, or hang.
 
 An engine has monitors of its own on the same ``Process`` objects, so this module looks
 without touching: it waits on sentinels and reads the exit status without collecting it.
@@ -24,6 +25,9 @@ from typing import Any
 _TICK_S = 0.2
 _PAUSE_S = 0.02
 _COLLECTED_BY_OTHERS_S = 1.0
+# By vLLM's names. Others, such as a helper that has done its work, may leave as they like.
+_NEVER_LEAVE = ("VllmWorker", "Worker", "EngineCore")
+_SILENCE_S = 1.0
 _STDERR_FD = 2
 _watchers: dict[int, list[Watcher]] = {}  # By process: a fork copies the list, not the threads.
 
@@ -73,6 +77,7 @@ class Watcher:
         self._path = path
         self._stopped = threading.Event()
         self._known: dict[int, Any] = {}
+        self._silent: list[tuple[float, int, Any]] = []
         self._thread = threading.Thread(target=self._run, name="harness-deaths", daemon=True)
 
     def start(self) -> None:
@@ -87,6 +92,7 @@ class Watcher:
         while not self._stopped.is_set():
             self._look_for_new()
             self._wait()
+            self._note_silent()
             if not self._collect():
                 # A sentinel can be ready while its child lives: it may have closed its files.
                 self._stopped.wait(_PAUSE_S)
@@ -111,7 +117,20 @@ class Watcher:
                 del self._known[pid]
                 if code != 0:
                     self._note(pid, child, code)
+                elif child.name.startswith(_NEVER_LEAVE):
+                    self._silent.append((time.monotonic() + _SILENCE_S, pid, child))
         return ended
+
+    def _note_silent(self) -> None:
+        """Note workers that left with code 0 some time ago, while their owner goes on.
+
+        Not at once: an owner that fails ends its workers like this, and is itself the cause.
+        """
+        now = time.monotonic()
+        for due, pid, child in list(self._silent):
+            if now >= due:
+                self._silent.remove((due, pid, child))
+                self._note(pid, child, 0)
 
     def _look_for_new(self) -> None:
         # Not active_children(): that collects what has ended and forgets it, so a child

@@ -136,6 +136,33 @@ def test_worker_death_explains_the_error_that_the_engine_makes_of_it(host: Host)
     assert "EngineDeadError" in error.details["traceback"]
 
 
+def test_stopped_worker_is_told_long_before_the_deadline(host: Host) -> None:
+    worker = host.call("spawn_worker", {}, deadline_s=20)["pid"]
+    engine = hosts.named([host.pid])
+    moment = kill_later(worker, signal.SIGSTOP, 0.1)
+    error, _ = timed_failure(host, "slow", {"seconds": 20})
+    assert 1.0 <= time.monotonic() - moment[0] < 3.0
+    assert error.failure.id == "host.process-stopped"
+    assert f"(pid {worker}): halted by SIGSTOP" in error.failure.found
+    assert hosts.running_after(engine, 5) == []
+
+
+def test_worker_that_is_stopped_for_a_moment_goes_on(host: Host) -> None:
+    worker = host.call("spawn_worker", {}, deadline_s=20)["pid"]
+    os.kill(worker, signal.SIGSTOP)
+    kill_later(worker, signal.SIGCONT, 0.6)
+    assert host.call("slow", {"seconds": 1.8}, deadline_s=20) == {}
+
+
+def test_worker_that_leaves_in_silence_is_told(host: Host) -> None:
+    params = {"code": 0, "collect": "later", "name": "VllmWorker-0", "stay": 20}
+    error, seconds = timed_failure(host, "short_worker", params)
+    assert seconds < 0.5 + LIMIT_S  # It leaves after half a second.
+    assert error.failure.id == "host.worker-died"
+    assert "VllmWorker-0" in error.failure.found
+    assert "exit code 0" in error.failure.found
+
+
 def test_worker_that_died_between_calls_fails_the_next_one(host: Host) -> None:
     worker = host.call("spawn_worker", {}, deadline_s=20)["pid"]
     os.kill(worker, signal.SIGKILL)

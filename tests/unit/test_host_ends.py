@@ -255,6 +255,17 @@ def test_engine_ends_with_its_reaper_although_nobody_looks(tmp_path: Path) -> No
         launched.end()
 
 
+def test_reaper_that_can_write_nothing_goes_on(tmp_path: Path) -> None:
+    with Host(hosts.spec(tmp_path)) as host:
+        assert host._launched is not None
+        # As on a full disk: its record of the tree cannot be written.
+        (host._launched.folder / "tree.new").mkdir()
+        everyone = family(host, tmp_path)
+        host.call("slow", {"seconds": 0.7}, deadline_s=20)
+        assert host.alive
+    assert hosts.running(everyone) == []
+
+
 def test_end_of_the_lifeline_alone_ends_the_engine(tmp_path: Path) -> None:
     with Host(hosts.spec(tmp_path)) as host:
         engine = hosts.named([host.pid])
