@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.cli import (
+    _baseline,
     _compare,
     _demo,
     _doctor,
@@ -29,6 +30,7 @@ app.command("preflight", epilog=_preflight.EPILOG)(_preflight.preflight)
 app.command("plan")(_plan.plan)
 app.add_typer(_engine.app, name="engine")
 app.command("reclaim")(_reclaim.reclaim)
+app.add_typer(_baseline.app, name="baseline")
 app.add_typer(_model.app, name="model")
 app.add_typer(_patches.app, name="patches")
 app.add_typer(_seams.app, name="seams")
