@@ -329,18 +329,20 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _contain(limit: float) -> None:
+def _contain(limit: float, parent: int) -> None:
     """Leave no core dump, no process behind a vanished parent, and none that hangs for ever."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit)
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)  # it has gone before we could ask to be told
 
 
 def main() -> None:
     """Read the options, ask, and end without waiting for threads that hang."""
     options = json.loads(sys.argv[1])
-    _contain(options["alive"])
+    _contain(options["alive"], options["parent"])
     # What a library prints must not stand between our lines.
     out = os.dup(1)
     os.dup2(2, 1)

@@ -128,6 +128,7 @@ class _Run:
             "cuda": probe.cuda,
             "skip": list(skip),
             "careful": careful,
+            "parent": os.getpid(),
             # It gives up on a device before we give up on it, so that the others are told.
             "limit": max(0.1, until - time.monotonic() - max(0.5, 0.25 * probe.deadline)),
             "alive": max(0.1, until - time.monotonic()) + 1.0,

@@ -47,9 +47,9 @@ def test_a_recorded_box_gets_its_verdict(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in STATES if name not in IN_PROCESS])
 def test_a_box_that_hangs_or_crashes_the_probe_gets_its_verdict(name: str, tmp_path: Path) -> None:
     state = STATES[name]
-    found = census(fake_nvml.probe(state, tmp_path, deadline=1.2))
+    found = census(fake_nvml.probe(state, tmp_path, deadline=state["expect"]["child"]))
     held(fake_nvml.examine(state, found), state)
-    assert found.seconds < 1.7
+    assert found.seconds < state["expect"]["child"] + 0.5
 
 
 def test_every_kind_of_public_report_has_its_state() -> None:
