@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class WorkerExtension:
             "dtype": str(self.model_runner.dtype).removeprefix("torch."),
             "device": parameter.device.type,
             "attention": _attention(decoder),
+            "methods": _methods(decoder),
+            "block_size": self.model_runner.cache_config.block_size,
             "pid": os.getpid(),
             "capturing": self._capturing(decoder),
         }
@@ -144,6 +147,16 @@ def _attention(decoder: Any) -> str:
         if impl is not None:
             return type(impl).__name__
     return "unknown"
+
+
+def _methods(decoder: Any) -> dict[str, int]:
+    """Count the classes that carry out each layer's weights: a quantised kernel has its own."""
+    names = (
+        type(method).__name__
+        for module in decoder.modules()
+        if (method := getattr(module, "quant_method", None)) is not None
+    )
+    return dict(Counter(names))
 
 
 # Last, so that a preload finds this module complete.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,42 @@ def install() -> None:
         return submit(self, replace(task, rows=other.rows))
 
     setattr(spool.SpoolWriter, "submit", submit_swapped)  # noqa: B010
+    spoil_samples(spool)
     spoil_patched()
     try:
         from harness.inside import connector
     except ImportError:
         return  # a release without native capture
     spoil_native(connector)
+
+
+def spoil_samples(spool: Any) -> None:
+    """Spoil what is written, whatever captured it: a lost row, two prompts for each other, slow."""
+    submit, write = spool.SpoolWriter.submit, spool.SpoolWriter._write
+    held: dict[int, Any] = {}
+    one_at_a_time = threading.Lock()
+
+    def submit_spoiled(self: Any, task: Any) -> Any:
+        if wanted().get("kind") != "swap-any":
+            return submit(self, task)
+        other = held.pop(len(task.rows), None)
+        if other is None:
+            held[len(task.rows)] = task
+            return None
+        submit(self, replace(other, rows=task.rows, wait=task.wait))
+        return submit(self, replace(task, rows=other.rows, wait=other.wait))
+
+    def write_spoiled(self: Any, task: Any) -> Any:
+        fault = wanted()
+        if fault.get("kind") == "drop-row":
+            task = replace(task, rows=task.rows[:-1])
+        if fault.get("kind") == "slow":
+            with one_at_a_time:
+                time.sleep(len(task.rows) * fault["seconds_per_row"])
+        return write(self, task)
+
+    writer: Any = spool.SpoolWriter
+    writer.submit, writer._write = submit_spoiled, write_spoiled
 
 
 def spoil_native(connector: Any) -> None:

@@ -1,0 +1,129 @@
+"""Rows do not depend on what else was in the batch, on its order, or on where it was cut.
+
+Pinned: each comparison below stays under a bound that was measured (``fixtures/evidence``,
+``noise``), and a prompt of another text is far over it. An expert kernel adds in no fixed order and
+a batch of another shape takes another tile, so bits may differ behind the first expert layer; a
+row of another token, prompt or layer is 10 to 100 times as far away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from harness.plugin.engine import Engine
+from tests.noise import Noise, Rows, figures, noise
+
+pytestmark = [pytest.mark.gpu, pytest.mark.engine]
+
+# Norm of the difference over the norm, a whole sample; bfloat16.
+BOUND = 0.05
+FAR = 0.3
+
+
+def rows_of(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Rows]:
+    return [sample.hidden_states for sample in engine.hidden_states(prompts)]
+
+
+def draw(engine: Engine, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    top = engine.plan.session.vocab_size // 2  # special ids sit in the upper half
+    longest = engine.plan.session.max_prompt_tokens
+    return [random.integers(0, top, min(length, longest)).tolist() for length in lengths]
+
+
+def judge(name: str, engine: Engine, pairs: list[tuple[Rows, Rows]]) -> list[Noise]:
+    found = noise(pairs, engine.depths)
+    print(json.dumps({"noise": name, "depths": figures(found)}))
+    assert all(one.within(BOUND) for one in found), found
+    return found
+
+
+@pytest.fixture(scope="module")
+def prompts(engine: Engine) -> list[list[int]]:
+    return draw(engine, (512, 33, 129, 1, 512, 16, 257, 17))
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Engine, prompts: list[list[int]]) -> list[Rows]:
+    return [rows_of(engine, [prompt])[0] for prompt in prompts]
+
+
+def test_a_prompt_alone_gives_the_same_rows_again(
+    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+) -> None:
+    again = [rows_of(engine, [prompt])[0] for prompt in prompts]
+    judge("repeated alone", engine, list(zip(alone, again, strict=True)))
+
+
+def test_a_batch_gives_each_prompt_its_own_rows(
+    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+) -> None:
+    judge("in a batch", engine, list(zip(alone, rows_of(engine, prompts), strict=True)))
+
+
+def test_a_shuffled_batch_gives_each_prompt_its_own_rows(
+    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+) -> None:
+    order = np.random.default_rng(2).permutation(len(prompts)).tolist()
+    shuffled = rows_of(engine, [prompts[index] for index in order])
+    pairs = [(alone[index], rows) for index, rows in zip(order, shuffled, strict=True)]
+    judge("shuffled", engine, pairs)
+
+
+def test_repeated_calls_give_the_same_rows(engine: Engine, prompts: list[list[int]]) -> None:
+    first, *others = [rows_of(engine, prompts) for _ in range(4)]
+    judge(
+        "repeated batch",
+        engine,
+        [pair for rows in others for pair in zip(first, rows, strict=True)],
+    )
+
+
+def test_prompts_cut_by_the_token_budget_have_the_rows_of_uncut_ones(engine: Engine) -> None:
+    budget, longest = engine.plan.session.token_budget, engine.plan.session.max_prompt_tokens
+    length = min(longest, 300)
+    count = 2 * budget // length + 3  # no multiple of the budget: some prompt lies across a cut
+    many = draw(engine, [length] * count, seed=3)
+    assert budget % length
+    assert engine.plan.session.chunked
+    together = rows_of(engine, many)
+    # Those at the first two cuts, and one that is in no way special.
+    chosen = sorted({budget // length, 2 * budget // length, 0})
+    pairs = [(rows_of(engine, [many[index]])[0], together[index]) for index in chosen]
+    judge("cut", engine, pairs)
+
+
+def test_as_few_tokens_as_ranks_and_one_more_are_right(engine: Engine) -> None:
+    ranks = engine.plan.options.tensor_parallel_size
+    whole = draw(engine, [ranks + 1])[0]
+    lengths = sorted({1, max(1, ranks - 1), ranks, ranks + 1})
+    long = rows_of(engine, [whole])[0]
+    short = rows_of(engine, [whole[:length] for length in lengths])
+    # Attention is causal: the rows of a beginning are the beginning of the rows.
+    judge("few tokens", engine, [(long[: len(rows)], rows) for rows in short])
+
+
+def test_a_shared_beginning_is_computed_and_not_left_out(engine: Engine) -> None:
+    base = draw(engine, [256], seed=4)[0]
+    first = rows_of(engine, [base])[0]
+    again, longer = rows_of(engine, [base, base + draw(engine, [40], seed=5)[0]])
+    assert len(longer) == 296
+    judge("shared beginning", engine, [(first, again), (first, longer[:256])])
+
+
+def test_rows_of_another_prompt_are_far_away(
+    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+) -> None:
+    found = noise([(alone[0], alone[4])], engine.depths)
+    print(json.dumps({"noise": "another prompt", "depths": figures(found)}))
+    assert len(prompts[0]) == len(prompts[4])
+    assert all(one.sample > FAR for one in found), found
+
+
+def test_rows_shifted_by_one_token_are_far_away(engine: Engine, alone: list[Rows]) -> None:
+    found = noise([(alone[0][1:], alone[0][:-1])], engine.depths)
+    assert all(one.sample > FAR for one in found), found
