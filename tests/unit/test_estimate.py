@@ -133,6 +133,30 @@ def test_a_parted_page_holds_a_number_of_tokens_that_divides_its_block() -> None
     assert pages.parted_token == 18_432 // 4
 
 
+def test_a_cache_is_dealt_in_whole_blocks() -> None:
+    pages = needs(KIMI, 8).pages
+    assert pages.tokens(2 * 16 * 127_616 - 1) == 16
+    assert pages.tokens(-1) == 0
+    assert pages.bytes(16) == 16 * 127_616
+    assert pages.bytes(17) == 32 * 127_616
+
+
+def test_what_lies_beside_the_share_of_vllm_is_counted() -> None:
+    one = {term.name: term.bytes for term in needs(KIMI, 1).outside}
+    eight = {term.name: term.bytes for term in needs(KIMI, 8).outside}
+    assert one["CUDA context"] == eight["CUDA context"] == 524 * 2**20
+    assert (one["NCCL buffers"], eight["NCCL buffers"]) == (0, GIB)
+    assert one["latent prefill buffer"] == 65_536 * 576 * 2
+    few = needs(KIMI, 1, engine=EngineSize(max_model_len=512, max_num_seqs=8)).outside
+    assert {term.name: term.bytes for term in few}["latent prefill buffer"] == 4096 * 576 * 2
+
+
+def test_a_short_step_still_samples_for_every_request() -> None:
+    made = needs(KIMI, 8, engine=EngineSize(max_num_batched_tokens=16))
+    step = {term.name: term.bytes for term in made.inside}["one step's tensors"]
+    assert step >= 256 * 163_840 * 4  # float32 logits of 256 requests
+
+
 def test_96_gb_cards_fit_eight_ranks_with_some_ten_thousand_tokens() -> None:
     verdict = needs("kimi-k2.5", 8).on(card("96GB"))
     assert verdict.fits
@@ -208,8 +232,8 @@ def test_a_size_that_does_not_divide_is_refused_with_those_that_do(ranks: int) -
 
 
 def test_a_rank_whose_experts_are_no_multiple_of_the_group_is_refused() -> None:
-    # 1,536 over 64 ranks is 24: heads and experts divide, the groups of 32 do not.
-    odd = replace(KIMI, shape=replace(KIMI.shape, moe_intermediate_size=1536))
+    # 2,560 over 64 ranks is 40: heads and experts divide, the groups of 32 do not.
+    odd = replace(KIMI, shape=replace(KIMI.shape, moe_intermediate_size=2560))
     with pytest.raises(Refused, match=r"shard\.expert-group"):
         needs(odd, 64)
     assert needs(replace(odd, int4=False), 64).weight_bytes > 0
@@ -317,6 +341,10 @@ def test_weights_that_only_just_fit_must_also_fit_while_they_are_repacked() -> N
     # Gate and up of 384 experts at 4 bits, twice for a moment.
     assert made.repack == 384 * 2 * 2048 * 7168 // 2
     assert estimate(replace(slice6, int4=False), EngineSize()).repack == 0
+    short = replace(made.engine, max_model_len=16)
+    least = estimate(slice6, short)
+    outside = sum(term.bytes for term in least.outside)
+    assert least.device_bytes == least.weight_bytes + least.repack + outside
     tight = card(f"{(made.weight_bytes + made.repack) / GIB:.3f}GiB")
     assert any("kernel order" in reason for reason in made.on(tight).reasons)
 
