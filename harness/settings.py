@@ -123,6 +123,8 @@ class Settings:
     prompts: Path | None = None
     out: Path | None = None
     attach: str | None = None
+    baselines: Path | None = None
+    record_baseline: Path | None = None
     require_engine: bool = False
     require_gpu: bool = False
     start_deadline: float = 60.0
@@ -286,6 +288,18 @@ _DEFINITIONS: Final = (
         _flag,
         "",
         "fail, instead of skipping, where vLLM is missing; fail where no engine test ran",
+    ),
+    Definition(
+        "baselines",
+        _path,
+        "DIR",
+        "folder with recorded speeds of your own, stronger than those that come along",
+    ),
+    Definition(
+        "record_baseline",
+        _path,
+        "DIR",
+        "write what the session measures as new baselines into DIR, where every test passed",
     ),
     Definition(
         "require_gpu",

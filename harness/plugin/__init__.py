@@ -10,6 +10,7 @@ import pytest
 
 from harness.plugin import _fixtures
 from harness.plugin._attach import fill
+from harness.plugin._baselines import KEEPER, BaselineKeeper
 from harness.plugin._marks import MARKERS
 from harness.plugin._options import add_options, read_settings
 from harness.plugin._session import SESSION, HarnessSession, check_given
@@ -29,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     session = HarnessSession(config, settings)
     config.stash[SESSION] = session
     config.pluginmanager.register(session, "harness-session")
+    config.pluginmanager.register(BaselineKeeper(settings), KEEPER)
     # From a module of their own: in this one, a fixture `engine` would be lost as soon as
     # somebody imports the module `harness.plugin.engine`.
     config.pluginmanager.register(_fixtures, "harness-fixtures")

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.plugin._baselines import KEEPER
 from harness.plugin._marks import Needs
 from harness.plugin._session import SESSION, HarnessSession
 
 if TYPE_CHECKING:
+    from harness.extraction.plan import EnginePlan
+    from harness.plugin._baselines import BaselineKeeper
+    from harness.plugin.baseline import SessionBaseline
     from harness.plugin.engine import Engine
     from harness.plugin.extraction import Extraction
     from harness.plugin.sample import Sample
@@ -121,6 +125,41 @@ def extraction(
     done = run_extraction(engine, session.settings.prompts, out)
     session.keeper.note_extraction(done)
     return done
+
+
+@pytest.fixture(scope="session")
+def baseline(
+    pytestconfig: pytest.Config,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    record_testsuite_property: Callable[[str, object], None],
+) -> SessionBaseline:
+    """Speeds recorded for this card, stack and model, and the judge; loads nothing."""
+    from harness.baseline import packed, read_folders
+    from harness.plugin.baseline import SessionBaseline
+    from harness.plugin.engine import attach_engine, engine_plan
+    from harness.reclaim import meter_of_this_machine
+
+    session: HarnessSession = pytestconfig.stash[SESSION]
+    settings = session.settings
+    keeper: BaselineKeeper | None = pytestconfig.pluginmanager.get_plugin(KEEPER)
+    assert keeper is not None
+
+    def plan() -> EnginePlan:
+        if settings.attach is not None:
+            return attach_engine(settings).plan
+        model = settings.model or request.getfixturevalue("tiny_kimi")
+        return engine_plan(settings, model, tmp_path_factory.mktemp("baseline"))
+
+    stored = read_folders([settings.record_baseline, settings.baselines, packed()])
+    return SessionBaseline(
+        keeper,
+        plan,
+        lambda: session.gpus,
+        stored,
+        tell=record_testsuite_property,
+        meter=meter_of_this_machine(),
+    )
 
 
 @pytest.fixture(scope="session")

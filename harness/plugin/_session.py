@@ -246,7 +246,7 @@ def check_given(settings: Settings) -> None:
     Raises:
         pytest.UsageError: It does not exist.
     """
-    for name in ("model", "python", "prompts"):
+    for name in ("model", "python", "prompts", "baselines"):
         path = getattr(settings, name)
         if settings.source(name) == COMMAND_LINE and not path.exists():
             raise pytest.UsageError(f"--hs-{name}: there is nothing at {path}")
