@@ -27,7 +27,7 @@ _PAUSE_S = 0.02
 _COLLECTED_BY_OTHERS_S = 1.0
 # By vLLM's names. Others, such as a helper that has done its work, may leave as they like.
 _NEVER_LEAVE = ("VllmWorker", "Worker", "EngineCore")
-_SILENCE_S = 1.0
+_SILENCE_S = 0.5
 _STDERR_FD = 2
 _watchers: dict[int, list[Watcher]] = {}  # By process: a fork copies the list, not the threads.
 
@@ -77,6 +77,7 @@ class Watcher:
         self._path = path
         self._stopped = threading.Event()
         self._known: dict[int, Any] = {}
+        self._ended: dict[int, Any] = {}
         self._silent: list[tuple[float, int, Any]] = []
         self._thread = threading.Thread(target=self._run, name="harness-deaths", daemon=True)
 
@@ -114,7 +115,8 @@ class Watcher:
             code = _exit_code(pid, child)
             if code is not None:
                 ended = True
-                del self._known[pid]
+                # Its owner may not collect it for long: it would be found again as a new one.
+                self._ended[pid] = self._known.pop(pid)
                 if code != 0:
                     self._note(pid, child, code)
                 elif child.name.startswith(_NEVER_LEAVE):
@@ -137,7 +139,7 @@ class Watcher:
         # that died within a tick would never be seen here, nor by the engine's monitors.
         for child in list(getattr(process, "_children", ())):
             with contextlib.suppress(ValueError):
-                if child.pid is not None:
+                if child.pid is not None and self._ended.get(child.pid) is not child:
                     self._known.setdefault(child.pid, child)
 
     def _note(self, pid: int, child: Any, code: int) -> None:

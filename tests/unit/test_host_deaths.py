@@ -179,6 +179,14 @@ def test_worker_that_its_owner_collects_as_it_ends_is_noted_with_its_code(host: 
     assert "exit code 3" in error.failure.found
 
 
+def test_death_is_noted_once_although_nobody_collects_the_worker(host: Host) -> None:
+    error, _ = timed_failure(host, "short_worker", {"code": 3, "collect": "later", "stay": 20})
+    assert host._launched is not None
+    time.sleep(0.3)
+    assert len(error.details["notes"]) == 1
+    assert len(host._launched.notes.read_text().splitlines()) == 1
+
+
 def test_watching_a_worker_leaves_its_exit_code_to_its_owner(host: Host) -> None:
     params = {"code": 0, "collect": "later"}
     assert host.call("short_worker", params, deadline_s=20) == {"exitcode": 0}
