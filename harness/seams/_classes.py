@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.seams._bindings import Bound, Function, bindings, last_name
 from harness.seams._tree import Found, Tree
+from harness.seams._walk import statements
 
-_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.With)
+Assigning = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.With | ast.AsyncWith
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Classes:
     _classes: dict[tuple[str, str], Class] = field(default_factory=dict)
     _orders: dict[tuple[str, str], list[Class]] = field(default_factory=dict)
     _assigned: dict[tuple[str, str], dict[str, Assignment]] = field(default_factory=dict)
+    fields: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+    """What ``fields_of`` found before: a class is asked for each of its fields."""
 
     def find(self, module: str, name: str) -> Class | None:
         """Return a class by the name under which a module gives it."""
@@ -168,19 +172,25 @@ def _methods(cls: Class) -> Iterator[Function]:
 
 def _targets(method: Function) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each ``self.x`` that a method assigns, in the order of the text."""
-    # A walk goes by depth; the text's own order decides which assignment is the first.
-    nodes = [node for node in ast.walk(method) if isinstance(node, _ASSIGNING)]
-    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
-        if isinstance(node, ast.With):
+    for node in statements(method.body):
+        if not isinstance(node, Assigning):
+            continue
+        if isinstance(node, ast.With | ast.AsyncWith):
             targets = [item.optional_vars for item in node.items if item.optional_vars]
         else:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            for inner in ast.walk(target):
-                if (
-                    isinstance(inner, ast.Attribute)
-                    and isinstance(inner.value, ast.Name)
-                    and inner.value.id == "self"
-                    and isinstance(inner.ctx, ast.Store)
-                ):
-                    yield inner.attr, getattr(node, "value", None)
+            for name in _selves(target):
+                yield name, getattr(node, "value", None)
+
+
+def _selves(target: ast.expr) -> Iterator[str]:
+    """Yield the names of ``self`` that a target stores into."""
+    if isinstance(target, ast.Attribute):
+        if isinstance(target.value, ast.Name) and target.value.id == "self":
+            yield target.attr
+    elif isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _selves(part)
+    elif isinstance(target, ast.Starred):
+        yield from _selves(target.value)

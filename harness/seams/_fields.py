@@ -44,6 +44,13 @@ class Field:
 
 def fields_of(classes: Classes, cls: Class) -> tuple[Field, ...]:
     """Return the fields of a data class or the members of an enum; inherited ones first."""
+    key = (cls.module, cls.name)
+    if key not in classes.fields:
+        classes.fields[key] = _fields_of(classes, cls)
+    return classes.fields[key]
+
+
+def _fields_of(classes: Classes, cls: Class) -> tuple[Field, ...]:
     external = classes.external_bases(cls)
     if any(name in _ENUMS for name in external):
         return tuple(_members(classes, cls))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import NATIVE, PATCHED, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _CONFIG = "vllm.config"
@@ -64,7 +64,7 @@ CONSTRUCTORS = (
         (
             Use(V03, (call(*_CACHE_KEYS),), note=_GENERATOR),
             Use(V04, (call(*_CACHE_KEYS, "enable_prefix_caching"),), note=_GENERATOR),
-            Use(PATCHED, (call(*_CACHE_KEYS, "enable_prefix_caching"),)),
+            Use(PATCHES, (call(*_CACHE_KEYS, "enable_prefix_caching"),)),
         ),
         note="prefix reuse is on by default from 0.12.0",
     ),
@@ -84,7 +84,7 @@ CONSTRUCTORS = (
         (
             Use(V03, (call(*_SCHEDULER_KEYS),), note=_GENERATOR),
             Use(V04, (call(*_SCHEDULER_KEYS, "is_encoder_decoder"),), note=_GENERATOR),
-            Use(PATCHED, note="the patch passes is_encoder_decoder where the release asks for it"),
+            Use(PATCHES, note="the patch passes is_encoder_decoder where the release asks for it"),
         ),
         note="is_encoder_decoder came in 0.11.1 and lost its default in 0.12.0",
     ),
@@ -101,14 +101,14 @@ CONSTRUCTORS = (
         "config.current",
         Kind.FUNCTION,
         (f"{_CONFIG}:get_current_vllm_config",),
-        (Use(PATCHED, (call(),)),),
+        (Use(PATCHES, (call(),)),),
         note="outside a context it warned until 0.13.0 and raises from 0.14.0",
     ),
     Seam(
         "config.set-current",
         Kind.FUNCTION,
         (f"{_CONFIG}:set_current_vllm_config",),
-        (Use(PATCHED, (call(positional=1),)),),
+        (Use(PATCHES, (call(positional=1),)),),
     ),
 )
 
@@ -126,14 +126,14 @@ FIELDS = (
         f"{_CONFIG}:CacheConfig",
         Kind.FIELD,
         "kv_cache_layout",
-        Use(PATCHED, optional=True, note="must be resolved before workers start, where it is"),
+        Use(PATCHES, optional=True, note="must be resolved before workers start, where it is"),
     ),
     *names(
         "config.scheduler",
         f"{_CONFIG}:SchedulerConfig",
         Kind.FIELD,
         "is_encoder_decoder",
-        Use(PATCHED, optional=True, note="passed where it is required"),
+        Use(PATCHES, optional=True, note="passed where it is required"),
     ),
     *names(
         "config.scheduler",
@@ -146,9 +146,20 @@ FIELDS = (
         "config.cache",
         f"{_CONFIG}:CacheConfig",
         Kind.FIELD,
-        "block_size prefix_caching_hash_algo",
+        "block_size",
         Use(V04),
+        Use(NATIVE, note="inside/worker.py"),
         Use(PATCHED),
+        Use(PATCHES),
+        Use(CONNECTORS),
+    ),
+    *names(
+        "config.cache",
+        f"{_CONFIG}:CacheConfig",
+        Kind.FIELD,
+        "prefix_caching_hash_algo",
+        Use(V04),
+        Use(PATCHES),
     ),
     *names(
         "config.cache",
@@ -157,6 +168,7 @@ FIELDS = (
         "cache_dtype enable_prefix_caching",
         Use(NATIVE, note="asserted after the load"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
     *names(
         "config.cache",
@@ -164,6 +176,7 @@ FIELDS = (
         Kind.FIELD,
         "kv_cache_memory_bytes",
         Use(NATIVE, note="asserted after the load"),
+        Use(PATCHED),
     ),
     *names(
         "config.model",
@@ -173,13 +186,55 @@ FIELDS = (
         Use(V03),
         Use(V04),
         Use(NATIVE),
+        Use(PATCHED),
     ),
     *names(
         "config.model",
         f"{_CONFIG}:ModelConfig",
         Kind.FIELD,
-        "dtype skip_tokenizer_init generation_config enforce_eager multimodal_config use_mla",
+        "skip_tokenizer_init generation_config enforce_eager multimodal_config use_mla",
         Use(NATIVE, note="asserted after the load"),
+        Use(PATCHED),
+    ),
+    *names(
+        "config.model",
+        f"{_CONFIG}:ModelConfig",
+        Kind.FIELD,
+        "dtype",
+        Use(NATIVE, note="asserted after the load"),
+        Use(PATCHED),
+        Use(PATCHES, note="the patch half-precision reads it"),
+        Use(CONNECTORS),
+    ),
+    *names(
+        "config.model",
+        f"{_CONFIG}:ModelConfig",
+        Kind.FIELD,
+        "hf_config",
+        Use(NATIVE, note="holds the draft's layer ids"),
+        Use(PATCHES, note="the patch half-precision reads its architectures"),
+        Use(CONNECTORS),
+    ),
+    *names(
+        "config.model",
+        f"{_CONFIG}:ModelConfig",
+        Kind.FIELD,
+        "quantization",
+        Use(NATIVE, note="inside/seeded.py"),
+        Use(PATCHED),
+    ),
+    Seam(
+        "config.model.get_hidden_size",
+        Kind.METHOD,
+        (f"{_CONFIG}:ModelConfig.get_hidden_size",),
+        (Use(CONNECTORS, (call(),)),),
+    ),
+    *names(
+        "config.parallel",
+        f"{_CONFIG}:ParallelConfig",
+        Kind.FIELD,
+        "decode_context_parallel_size prefill_context_parallel_size",
+        Use(PATCHES, optional=True, note="the block size is theirs too, where they are"),
     ),
     *names(
         "config.parallel",
@@ -197,14 +252,27 @@ FIELDS = (
         "max_num_seqs max_num_batched_tokens async_scheduling enable_chunked_prefill",
         Use(NATIVE, note="asserted after the load"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
     *names(
         "config.vllm",
         f"{_CONFIG}:VllmConfig",
         Kind.FIELD,
-        "model_config cache_config parallel_config scheduler_config compilation_config"
-        " speculative_config kv_transfer_config",
+        "model_config cache_config parallel_config scheduler_config compilation_config",
         Use(NATIVE, note="the settings asserted after the load are read through these"),
+        Use(PATCHED),
+        Use(PATCHES),
+        Use(CONNECTORS),
+        Use(V03),
+        Use(V04),
+    ),
+    *names(
+        "config.vllm",
+        f"{_CONFIG}:VllmConfig",
+        Kind.FIELD,
+        "speculative_config kv_transfer_config",
+        Use(NATIVE, note="the settings asserted after the load are read through these"),
+        Use(CONNECTORS),
     ),
     *names(
         "config.vllm",
@@ -212,6 +280,7 @@ FIELDS = (
         Kind.FIELD,
         "attention_config use_v2_model_runner",
         Use(NATIVE, optional=True),
+        Use(PATCHED, optional=True),
     ),
     *names(
         "config.compilation", f"{_CONFIG}:CompilationConfig", Kind.FIELD, "custom_ops", Use(NATIVE)
@@ -220,8 +289,16 @@ FIELDS = (
         "config.speculative",
         f"{_CONFIG}:SpeculativeConfig",
         Kind.FIELD,
-        "method num_speculative_tokens draft_model_config",
+        "num_speculative_tokens",
         Use(NATIVE),
+    ),
+    *names(
+        "config.speculative",
+        f"{_CONFIG}:SpeculativeConfig",
+        Kind.FIELD,
+        "method draft_model_config",
+        Use(NATIVE),
+        Use(CONNECTORS),
     ),
     *names(
         "config.kv-transfer",
@@ -234,7 +311,10 @@ FIELDS = (
         "config.kv-transfer.get_from_extra_config",
         Kind.METHOD,
         (f"{_CONFIG}:KVTransferConfig.get_from_extra_config",),
-        (Use(NATIVE, (call(positional=2),), note="inside/connector.py"),),
+        (
+            Use(NATIVE, (call(positional=2),), note="inside/connector.py"),
+            Use(CONNECTORS, (call(positional=2),)),
+        ),
     ),
     Seam(
         "config.multimodal.language_model_only",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import NATIVE, PATCHED, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _KV = "vllm.v1.core.kv_cache_utils"
@@ -97,7 +97,12 @@ FRONT = (
         ("vllm.logprobs:Logprob.logprob", "vllm.sequence:Logprob.logprob"),
         (Use(NATIVE, note="inside/engine.py, the canary"),),
     ),
-    Seam("version", Kind.ATTRIBUTE, ("vllm:__version__",), (Use(NATIVE, optional=True),)),
+    Seam(
+        "version",
+        Kind.ATTRIBUTE,
+        ("vllm:__version__",),
+        (Use(NATIVE, optional=True), Use(V03, note="config_generator.py"), Use(V04)),
+    ),
 )
 
 CACHE = (
@@ -120,7 +125,7 @@ CACHE = (
         (
             Use(V03, (call(*_GROUP_KEYS, "kv_cache_specs"),), note=_GENERATOR),
             Use(V04, (call(*_GROUP_KEYS),), note=_GENERATOR),
-            Use(PATCHED, note="the patch drops or passes kv_cache_specs"),
+            Use(PATCHES, note="the patch drops or passes kv_cache_specs"),
         ),
         note="kv_cache_specs went in 0.12.0",
     ),
@@ -128,26 +133,26 @@ CACHE = (
         "kv.groups",
         Kind.FUNCTION,
         (f"{_KV}:get_kv_cache_groups",),
-        (Use(PATCHED, (call(positional=2),)),),
+        (Use(PATCHES, (call(positional=2),)),),
     ),
     Seam(
         "kv.configs",
         Kind.FUNCTION,
         (f"{_KV}:get_kv_cache_configs",),
-        (Use(PATCHED, (call(positional=3),)),),
+        (Use(PATCHES, (call(positional=3),)),),
     ),
     Seam(
         "kv.block-hasher",
         Kind.FUNCTION,
         (f"{_KV}:get_request_block_hasher",),
-        tuple(Use(by, (call(positional=2),)) for by in (V04, PATCHED)),
+        tuple(Use(by, (call(positional=2),)) for by in (V04, PATCHES)),
         note="its first parameter is hash_block_size from 0.24.0: pass it by place",
     ),
     Seam(
         "kv.init-none-hash",
         Kind.FUNCTION,
         (f"{_KV}:init_none_hash",),
-        tuple(Use(by, (call(positional=1),)) for by in (V04, PATCHED)),
+        tuple(Use(by, (call(positional=1),)) for by in (V04, PATCHES)),
     ),
     Seam(
         "kv.hash-function",
@@ -155,7 +160,7 @@ CACHE = (
         _HASH,
         (
             Use(V04, (call(positional=1),), paths=_HASH[:1], note=_GENERATOR),
-            Use(PATCHED, (call(positional=1),)),
+            Use(PATCHES, (call(positional=1),)),
         ),
         note="moved in 0.11.1",
     ),
@@ -163,19 +168,28 @@ CACHE = (
         "kv.num_blocks",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheConfig.num_blocks",),
-        (Use(V03), Use(V04), Use(PATCHED)),
+        (Use(V03), Use(V04), Use(PATCHES)),
     ),
     Seam(
         "kv.kv_cache_groups",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheConfig.kv_cache_groups",),
-        (Use(PATCHED, note="their specs hold the block size that the scheduler is given"),),
+        (
+            Use(PATCHES, note="their specs hold the block size that the scheduler is given"),
+            Use(CONNECTORS),
+        ),
+    ),
+    Seam(
+        "kv.group.kv_cache_spec",
+        Kind.FIELD,
+        ("vllm.v1.kv_cache_interface:KVCacheGroupSpec.kv_cache_spec",),
+        (Use(PATCHES), Use(CONNECTORS)),
     ),
     Seam(
         "kv.spec.block_size",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheSpec.block_size",),
-        (Use(PATCHED, note="the block size that the workers return"),),
+        (Use(PATCHES, note="the block size that the workers return"), Use(CONNECTORS)),
     ),
 )
 
@@ -187,7 +201,8 @@ SCHEDULING = (
         (
             Use(V03, (call(*_SCHEDULER_KEYS),), note=_GENERATOR),
             Use(V04, (call(*_SCHEDULER_KEYS, "block_size"),), note=_GENERATOR),
-            Use(PATCHED, note="the patch passes block_size where the release asks for it"),
+            Use(PATCHES, note="the patch passes block_size where the release asks for it"),
+            Use(PATCHED, note="inside/scheduler.py makes a subclass"),
         ),
         note="block_size is required from 0.11.1",
     ),
@@ -216,36 +231,62 @@ SCHEDULING = (
         "scheduler.update_from_output",
         Kind.METHOD,
         (f"{_SCHEDULER}.update_from_output",),
-        (Use(PATCHED, (call(positional=2),), note="the loop that leaves no request behind"),),
+        (Use(PATCHES, (call(positional=2),), note="the loop that leaves no request behind"),),
         owners=("Scheduler",),
     ),
     Seam(
         "scheduler.has_requests",
         Kind.METHOD,
         (f"{_SCHEDULER}.has_requests",),
-        (Use(PATCHED, (call(),)),),
+        (Use(PATCHES, (call(),)),),
     ),
     Seam(
         "scheduler.requests",
         Kind.ATTRIBUTE,
         (f"{_SCHEDULER}.requests",),
-        (Use(PATCHED, note="which requests go on, and which a call left behind"),),
+        (Use(PATCHES, note="which requests go on, and which a call left behind"),),
     ),
     *names(
         "scheduler-output",
         "vllm.v1.core.sched.output:SchedulerOutput",
         Kind.FIELD,
-        "num_scheduled_tokens total_num_scheduled_tokens",
+        "num_scheduled_tokens",
         Use(V03),
         Use(V04),
-        Use(PATCHED),
+        Use(PATCHED, note="inside/patched.py"),
+        Use(PATCHES),
     ),
     *names(
         "scheduler-output",
         "vllm.v1.core.sched.output:SchedulerOutput",
         Kind.FIELD,
-        "finished_req_ids scheduled_new_reqs scheduled_cached_reqs",
-        Use(PATCHED),
+        "total_num_scheduled_tokens",
+        Use(V03),
+        Use(V04),
+        Use(PATCHES),
+    ),
+    *names(
+        "scheduler-output",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        Kind.FIELD,
+        "finished_req_ids",
+        Use(PATCHED, note="inside/patched.py"),
+        Use(PATCHES),
+    ),
+    *names(
+        "scheduler-output",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        Kind.FIELD,
+        "scheduled_new_reqs",
+        Use(PATCHES),
+        Use(CONNECTORS),
+    ),
+    *names(
+        "scheduler-output",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        Kind.FIELD,
+        "scheduled_cached_reqs",
+        Use(PATCHES),
     ),
     Seam(
         "structured-output",
@@ -260,7 +301,7 @@ SCHEDULING = (
         (
             Use(V03, (call(*_REQUEST_KEYS, "eos_token_id"),), note=_GENERATOR),
             Use(V04, (call(*_REQUEST_KEYS, "eos_token_id", "block_hasher"),), note=_GENERATOR),
-            Use(PATCHED, note="the patch passes eos_token_id where the release takes it"),
+            Use(PATCHES, note="the patch passes eos_token_id where the release takes it"),
         ),
         note="eos_token_id went in 0.17.0",
     ),
@@ -268,9 +309,20 @@ SCHEDULING = (
         "request",
         _REQUEST,
         Kind.ATTRIBUTE,
-        "request_id status prompt_token_ids num_computed_tokens kv_transfer_params",
+        "request_id prompt_token_ids kv_transfer_params",
         Use(NATIVE, note="inside/connector.py"),
+        Use(PATCHES),
+        Use(CONNECTORS),
     ),
+    *names(
+        "request",
+        _REQUEST,
+        Kind.ATTRIBUTE,
+        "status num_computed_tokens",
+        Use(NATIVE, note="inside/connector.py"),
+        Use(PATCHES),
+    ),
+    *names("request", _REQUEST, Kind.ATTRIBUTE, "all_token_ids", Use(CONNECTORS)),
     Seam(
         "request-status.FINISHED_ABORTED",
         Kind.FIELD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import PATCHED, V03, V04, call
+from harness.seams._uses import PATCHES, V03, V04, call
 from harness.seams.seam import Kind, Seam, Use
 
 _EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
@@ -47,7 +47,7 @@ SEAMS = (
         (f"{_EXECUTOR}.sample_tokens",),
         (
             Use(V04, (call(positional=1),), note=_GENERATOR),
-            Use(PATCHED, (call(positional=1),), optional=True, note="absent in 0.11.0"),
+            Use(PATCHES, (call(positional=1),), optional=True, note="absent in 0.11.0"),
         ),
         owners=("MultiprocExecutor",),
         note="came with two-phase execution in 0.11.1",
@@ -63,13 +63,13 @@ SEAMS = (
         "executor.compile_or_warm_up_model",
         Kind.METHOD,
         (f"{_EXECUTOR}.compile_or_warm_up_model",),
-        (Use(PATCHED, (call(),), optional=True, note="its own call from 0.27.0"),),
+        (Use(PATCHES, (call(),), optional=True, note="its own call from 0.27.0"),),
     ),
     Seam(
         "executor.get_kv_cache_specs",
         Kind.METHOD,
         (f"{_EXECUTOR}.get_kv_cache_specs",),
-        (Use(PATCHED, (call(),)),),
+        (Use(PATCHES, (call(),)),),
     ),
     Seam(
         "executor.shutdown",
@@ -81,19 +81,19 @@ SEAMS = (
         "executor.kv-layout",
         Kind.FUNCTION,
         ("vllm.v1.attention.backends.utils:resolve_kv_cache_layout",),
-        (Use(PATCHED, optional=True, note="what the engine core calls before workers start"),),
+        (Use(PATCHES, optional=True, note="what the engine core calls before workers start"),),
     ),
     Seam(
         "executor.get_supported_kv_cache_layouts",
         Kind.METHOD,
         (f"{_EXECUTOR}.get_supported_kv_cache_layouts",),
-        (Use(PATCHED, (call(),), optional=True, note="asked where a release resolves a layout"),),
+        (Use(PATCHES, (call(),), optional=True, note="asked where a release resolves a layout"),),
     ),
     Seam(
         "executor.set_kv_cache_layout",
         Kind.METHOD,
         (f"{_EXECUTOR}.set_kv_cache_layout",),
-        (Use(PATCHED, (call(positional=1),), optional=True, note="told the layout's name"),),
+        (Use(PATCHES, (call(positional=1),), optional=True, note="told the layout's name"),),
     ),
     Seam(
         "executor-uni.collective_rpc",
@@ -102,6 +102,6 @@ SEAMS = (
             "vllm.v1.executor.uniproc_executor:UniProcExecutor.collective_rpc",
             "vllm.executor.uniproc_executor:UniProcExecutor.collective_rpc",
         ),
-        (Use(PATCHED, (call(positional=1),)),),
+        (Use(PATCHES, (call(positional=1),)),),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import NATIVE, PATCHED, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _DEEPSEEK = "vllm.model_executor.models.deepseek_v2"
@@ -40,19 +40,19 @@ MODELS = (
         "eagle3.supports",
         Kind.FUNCTION,
         ("vllm.model_executor.models.interfaces:supports_eagle3",),
-        (Use(V03, (call(positional=1),), note=_EXTENSION), Use(PATCHED, (call(positional=1),))),
+        (Use(V03, (call(positional=1),), note=_EXTENSION), Use(PATCHES, (call(positional=1),))),
     ),
     Seam(
         "eagle3.protocol",
         Kind.CLASS,
         ("vllm.model_executor.models.interfaces:SupportsEagle3",),
-        (Use(PATCHED, optional=True),),
+        (Use(PATCHES, optional=True),),
     ),
     Seam(
         "deepseek.causal",
         Kind.CLASS,
         (_CAUSAL,),
-        (Use(NATIVE), Use(PATCHED)),
+        (Use(NATIVE), Use(PATCHED), Use(PATCHES)),
         note="SupportsEagle3 from 0.18.0",
     ),
     *names(
@@ -64,6 +64,7 @@ MODELS = (
         Use(V04, note=_EXTENSION),
         Use(NATIVE, note="inside/modelwalk.py"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
     Seam(
         "deepseek.causal.compute_logits",
@@ -71,7 +72,7 @@ MODELS = (
         (f"{_CAUSAL}.compute_logits",),
         (Use(NATIVE, (call(positional=1),), note="inside/worker.py"),),
     ),
-    Seam("deepseek.model", Kind.CLASS, (_MODEL,), (Use(NATIVE), Use(PATCHED))),
+    Seam("deepseek.model", Kind.CLASS, (_MODEL,), (Use(NATIVE), Use(PATCHED), Use(PATCHES))),
     Seam(
         "deepseek.model.forward",
         Kind.METHOD,
@@ -89,7 +90,7 @@ MODELS = (
         (
             Use(V03, (call(positional=1),), paths=_EMBED[1:], note=_EXTENSION),
             Use(V04, (call(positional=1),), paths=_EMBED[:1], note=_EXTENSION),
-            Use(PATCHED, (call(positional=1),)),
+            Use(PATCHES, (call(positional=1),)),
         ),
         note="renamed in 0.11.1",
     ),
@@ -102,6 +103,7 @@ MODELS = (
         Use(V04, note=_EXTENSION),
         Use(NATIVE, note="inside/modelwalk.py"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
     *names(
         "deepseek.model",
@@ -110,7 +112,7 @@ MODELS = (
         "start_layer end_layer",
         Use(V03, note=_EXTENSION),
         Use(V04, note=_EXTENSION),
-        Use(PATCHED),
+        Use(PATCHES),
     ),
     *names("deepseek.model", _MODEL, Kind.ATTRIBUTE, "embed_tokens", Use(NATIVE), Use(PATCHED)),
     *names(
@@ -119,7 +121,7 @@ MODELS = (
         Kind.ATTRIBUTE,
         "aux_hidden_state_layers",
         Use(NATIVE, note="inside/worker.py"),
-        Use(PATCHED, optional=True),
+        Use(PATCHES, optional=True),
     ),
     Seam(
         "deepseek.layer.forward",
@@ -130,6 +132,7 @@ MODELS = (
             Use(V04, (_LAYER,), note=_EXTENSION),
             Use(NATIVE, (_LAYER,), note="inside/witness.py names its arguments"),
             Use(PATCHED, (_LAYER,)),
+            Use(PATCHES, (_LAYER,)),
         ),
         owners=("DeepseekV2DecoderLayer",),
         note="llama_4_scaling came with a default in 0.12.0",
@@ -161,7 +164,7 @@ MODELS = (
         "kimi",
         Kind.CLASS,
         (_KIMI,),
-        (Use(NATIVE), Use(PATCHED, optional=True)),
+        (Use(NATIVE), Use(PATCHED, optional=True), Use(PATCHES, optional=True)),
         note="came in 0.15.0; SupportsEagle3 from 0.18.0",
     ),
     *names(
@@ -171,12 +174,13 @@ MODELS = (
         "language_model",
         Use(NATIVE, note="inside/modelwalk.py"),
         Use(PATCHED, optional=True),
+        Use(PATCHES, optional=True),
     ),
     Seam(
         "kimi.get_language_model",
         Kind.METHOD,
         (f"{_KIMI}.get_language_model",),
-        (Use(V04, (call(),), optional=True, note=_EXTENSION), Use(PATCHED, optional=True)),
+        (Use(V04, (call(),), optional=True, note=_EXTENSION), Use(PATCHES, optional=True)),
     ),
     Seam(
         "kimi.compute_logits",
@@ -194,7 +198,12 @@ CAPTURE = (
         (Use(NATIVE, note="inside/facts.py asks for the file"),),
         note="came in 0.17.0",
     ),
-    Seam("connector", Kind.CLASS, (_STOCK,), (Use(NATIVE, (call(positional=3),)),)),
+    Seam(
+        "connector",
+        Kind.CLASS,
+        (_STOCK,),
+        (Use(NATIVE, (call(positional=3),)), Use(CONNECTORS, note="fp8 makes a subclass")),
+    ),
     *(
         Seam(
             f"connector.{name}",
@@ -228,7 +237,7 @@ CAPTURE = (
         "connector.extract",
         Kind.FUNCTION,
         (f"{_CONNECTOR}:extract_from_kv_cache",),
-        (Use(NATIVE, (call(positional=3),)),),
+        (Use(NATIVE, (call(positional=3),)), Use(CONNECTORS, (call(positional=3),))),
     ),
     *names(
         "connector.role",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import NATIVE, PATCHED, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _WORKER = "vllm.v1.worker.gpu_worker:Worker"
@@ -32,27 +32,28 @@ WORKER = (
         Use(V04, note=_EXTENSION),
         Use(NATIVE, note="inside/worker.py"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
     *names(
         "worker",
         _WORKER,
         Kind.ATTRIBUTE,
         "rank local_rank device vllm_config",
-        Use(PATCHED),
+        Use(PATCHES),
     ),
-    Seam("worker.get_model", Kind.METHOD, (f"{_WORKER}.get_model",), (Use(PATCHED, (call(),)),)),
+    Seam("worker.get_model", Kind.METHOD, (f"{_WORKER}.get_model",), (Use(PATCHES, (call(),)),)),
     Seam(
         "worker.execute_model",
         Kind.METHOD,
         (f"{_WORKER}.execute_model",),
-        (Use(PATCHED, (call(positional=1),)),),
+        (Use(PATCHES, (call(positional=1),)),),
         owners=("Worker",),
     ),
     Seam(
         "worker.sample_tokens",
         Kind.METHOD,
         (f"{_WORKER}.sample_tokens",),
-        (Use(PATCHED, (call(positional=1),), optional=True, note="absent in 0.11.0"),),
+        (Use(PATCHES, (call(positional=1),), optional=True, note="absent in 0.11.0"),),
         owners=("Worker",),
     ),
     Seam(
@@ -61,11 +62,11 @@ WORKER = (
         tuple(f"{path}.init_worker" for path in _WRAPPERS),
         tuple(
             Use(by, note="mixes worker_extension_cls into the worker")
-            for by in (V03, V04, NATIVE, PATCHED)
+            for by in (V03, V04, NATIVE, PATCHED, PATCHES)
         ),
         note="moved in 0.11.1",
     ),
-    Seam("cpu-worker", Kind.CLASS, ("vllm.v1.worker.cpu_worker:CPUWorker",), (Use(PATCHED),)),
+    Seam("cpu-worker", Kind.CLASS, ("vllm.v1.worker.cpu_worker:CPUWorker",), (Use(PATCHES),)),
 )
 
 RUNNER = (
@@ -73,7 +74,10 @@ RUNNER = (
         "runner.execute_model",
         Kind.METHOD,
         (f"{_RUNNER}.execute_model",),
-        (Use(PATCHED, (call(positional=1), call("intermediate_tensors", positional=1))),),
+        (
+            Use(PATCHED, (call(positional=1), call("intermediate_tensors", positional=1))),
+            Use(PATCHES, (call(positional=1), call("intermediate_tensors", positional=1))),
+        ),
         owners=("GPUModelRunner",),
         note="the rows of a step are keyed around it",
     ),
@@ -81,10 +85,10 @@ RUNNER = (
         "runner.sample_tokens",
         Kind.METHOD,
         (f"{_RUNNER}.sample_tokens",),
-        (Use(PATCHED, (call(positional=1),), optional=True, note="absent in 0.11.0"),),
+        (Use(PATCHES, (call(positional=1),), optional=True, note="absent in 0.11.0"),),
         owners=("GPUModelRunner",),
     ),
-    Seam("runner.get_model", Kind.METHOD, (f"{_RUNNER}.get_model",), (Use(PATCHED, (call(),)),)),
+    Seam("runner.get_model", Kind.METHOD, (f"{_RUNNER}.get_model",), (Use(PATCHES, (call(),)),)),
     *names(
         "runner",
         _RUNNER,
@@ -94,52 +98,83 @@ RUNNER = (
         Use(V04, note=_EXTENSION),
         Use(NATIVE, note="inside/worker.py"),
         Use(PATCHED),
+        Use(PATCHES),
     ),
-    *names("runner", _RUNNER, Kind.ATTRIBUTE, "dtype", Use(NATIVE), Use(PATCHED)),
-    *names(
-        "runner", _RUNNER, Kind.ATTRIBUTE, "input_batch", Use(V04, note=_EXTENSION), Use(PATCHED)
-    ),
-    *names("runner", _RUNNER, Kind.ATTRIBUTE, "requests", Use(PATCHED)),
+    *names("runner", _RUNNER, Kind.ATTRIBUTE, "dtype", Use(NATIVE), Use(PATCHED), Use(PATCHES)),
     *names(
         "runner",
         _RUNNER,
         Kind.ATTRIBUTE,
-        "use_async_scheduling execute_model_state use_aux_hidden_state_outputs",
+        "input_batch",
+        Use(V04, note=_EXTENSION),
+        Use(PATCHED),
+        Use(PATCHES),
+    ),
+    *names(
+        "runner",
+        _RUNNER,
+        Kind.ATTRIBUTE,
+        "requests",
+        Use(NATIVE, note="inside/worker.py counts them"),
+        Use(PATCHED),
+        Use(PATCHES),
+    ),
+    *names(
+        "runner",
+        _RUNNER,
+        Kind.ATTRIBUTE,
+        "use_async_scheduling",
         Use(PATCHED, optional=True, note="asked where it is"),
+        Use(PATCHES, optional=True, note="asked where it is"),
+    ),
+    *names(
+        "runner",
+        _RUNNER,
+        Kind.ATTRIBUTE,
+        "cache_config",
+        Use(NATIVE, note="inside/worker.py tells its block size"),
+        Use(PATCHED),
+    ),
+    *names(
+        "runner",
+        _RUNNER,
+        Kind.ATTRIBUTE,
+        "execute_model_state use_aux_hidden_state_outputs",
+        Use(PATCHES, optional=True, note="asked where it is"),
     ),
     Seam(
         "runner-output",
         Kind.CLASS,
         ("vllm.v1.outputs:ModelRunnerOutput",),
-        (Use(PATCHED),),
+        (Use(PATCHES),),
         note="what sample_tokens returns and update_from_output takes",
     ),
     Seam(
         "cpu-runner",
         Kind.CLASS,
         ("vllm.v1.worker.cpu_model_runner:CPUModelRunner",),
-        (Use(PATCHED),),
+        (Use(PATCHES),),
         note="a GPUModelRunner",
     ),
     Seam(
         "runner-v2",
         Kind.CLASS,
         (_RUNNER_V2,),
-        (Use(PATCHED, optional=True, note="must not be the one in use"),),
+        (Use(PATCHES, optional=True, note="must not be the one in use"),),
         note="came in 0.12.0; the default for all models from 0.29.0",
     ),
     Seam(
         "runner-v2.execute_model",
         Kind.METHOD,
         (f"{_RUNNER_V2}.execute_model",),
-        (Use(PATCHED, optional=True),),
+        (Use(PATCHES, optional=True),),
     ),
     *names(
         "runner-v2",
         _RUNNER_V2,
         Kind.ATTRIBUTE,
         "model input_batch",
-        Use(PATCHED, optional=True),
+        Use(PATCHES, optional=True),
     ),
     *names(
         "input-batch",
@@ -147,6 +182,7 @@ RUNNER = (
         Kind.ATTRIBUTE,
         "req_ids num_reqs num_computed_tokens_cpu",
         Use(PATCHED),
+        Use(PATCHES),
     ),
     *names(
         "input-batch",
@@ -160,15 +196,31 @@ RUNNER = (
         "cached-request",
         "vllm.v1.worker.gpu_input_batch:CachedRequestState",
         Kind.FIELD,
-        "req_id prompt_token_ids sampling_params num_computed_tokens",
+        "prompt_token_ids sampling_params",
         Use(PATCHED),
+        Use(PATCHES),
+    ),
+    *names(
+        "cached-request",
+        "vllm.v1.worker.gpu_input_batch:CachedRequestState",
+        Kind.FIELD,
+        "req_id num_computed_tokens",
+        Use(PATCHES),
     ),
     *names(
         "new-request",
         "vllm.v1.core.sched.output:NewRequestData",
         Kind.FIELD,
-        "req_id prompt_token_ids sampling_params num_computed_tokens",
-        Use(PATCHED),
+        "prompt_token_ids sampling_params num_computed_tokens",
+        Use(PATCHES),
+    ),
+    *names(
+        "new-request",
+        "vllm.v1.core.sched.output:NewRequestData",
+        Kind.FIELD,
+        "req_id",
+        Use(PATCHES),
+        Use(CONNECTORS),
     ),
 )
 
@@ -194,7 +246,11 @@ DISTRIBUTION = (
         "distributed.tensor-rank",
         Kind.FUNCTION,
         ("vllm.distributed.parallel_state:get_tensor_model_parallel_rank",),
-        (Use(NATIVE, (call(),), note="inside/worker.py"), Use(PATCHED, (call(),))),
+        (
+            Use(NATIVE, (call(),), note="inside/worker.py"),
+            Use(PATCHED, (call(),)),
+            Use(CONNECTORS, (call(),)),
+        ),
     ),
     Seam(
         "intermediate-tensors",

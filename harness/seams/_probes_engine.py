@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import ast
 
+from harness.seams._bindings import last_name
 from harness.seams._classes import Classes
 from harness.seams._fields import fields_of
-from harness.seams._syntax import assigned, function, holds, is_constant, mentions, method
+from harness.seams._syntax import (
+    assigned,
+    function,
+    holds,
+    is_constant,
+    mentions,
+    method,
+)
 from harness.seams._syntax import strings as strings_of
+from harness.seams._walk import returns, walk
 
 ABSENT, UNKNOWN = "absent", "unknown"
+EXTENSION = (
+    "hs_capture",
+    "hs_pause",
+    "hs_held",
+    "hs_describe",
+    "hs_arm",
+    "hs_disarm",
+    "hs_compare",
+    "hs_logprobs",
+    "_capturing",
+    "_setup_hidden_states_capture",
+    "_reset_capture",
+    "_get_captured_states",
+    "_store_captured_states",
+)
+"""Names of the extensions of ``harness.inside.worker`` and of speculators 0.3 and 0.4."""
 _RUNNER = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
 _EXECUTOR = ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor")
+_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _LISTED = "DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES"
 
 
@@ -20,7 +46,7 @@ def two_phase(classes: Classes) -> str:
     node = method(classes, *_RUNNER, "execute_model")
     if node is None:
         return UNKNOWN
-    kept = [v for v in assigned(node, "execute_model_state") if not is_constant(v, None)]
+    kept = [v for v in assigned(node.body, "execute_model_state") if not is_constant(v, None)]
     if not kept:
         return "no" if method(classes, *_RUNNER, "sample_tokens") is None else UNKNOWN
     last = node.body[-1]
@@ -33,7 +59,7 @@ def reentry_guard(classes: Classes) -> str:
     node = method(classes, *_RUNNER, "execute_model")
     if node is None:
         return UNKNOWN
-    raises = [part for part in ast.walk(node) if isinstance(part, ast.Raise)]
+    raises = [part for part in walk(node) if isinstance(part, ast.Raise)]
     guarded = any("sample_tokens" in text for part in raises for text in strings_of(part))
     return "raises" if guarded else "none"
 
@@ -53,7 +79,18 @@ def single_reply(classes: Classes) -> str:
             and holds(part.test, lambda inner: is_constant(inner, None))
         ),
     )
-    return "bare" if bare else "list"
+    if bare:
+        return "bare"
+    # The list that is filled reply by reply, and given as it is.
+    given = {last_name(part.value) for part in returns(node) if part.value is not None}
+    filled = {
+        last_name(part.func.value)
+        for part in walk(node)
+        if isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr == "append"
+    }
+    return "list" if given and given <= filled | {"result"} else UNKNOWN
 
 
 def async_scheduling(classes: Classes) -> str:
@@ -64,7 +101,7 @@ def async_scheduling(classes: Classes) -> str:
     found = classes.find("vllm.config", "VllmConfig")
     if default != "None" or found is None:
         return UNKNOWN
-    turned_on = any(is_constant(v, True) for v in assigned(found.node, "async_scheduling"))
+    turned_on = any(is_constant(v, True) for v in assigned(found.node.body, "async_scheduling"))
     return "on" if turned_on else UNKNOWN
 
 
@@ -96,7 +133,12 @@ def warms_up(classes: Classes) -> str:
     node = method(classes, *_EXECUTOR, "initialize_from_config")
     if node is None:
         return UNKNOWN
-    return "yes" if mentions(node, "compile_or_warm_up_model") else "no"
+    if mentions(node, "compile_or_warm_up_model"):
+        return "yes"
+    called = [part for part in walk(node) if isinstance(part, ast.Call)]
+    asks = [part for part in called if last_name(part.func) == "collective_rpc"]
+    told = {text for part in asks for text in strings_of(part)}
+    return "no" if told == {"initialize_from_config"} and len(called) == 1 else UNKNOWN
 
 
 def current_config(classes: Classes) -> str:
@@ -104,7 +146,11 @@ def current_config(classes: Classes) -> str:
     node = function(classes, "vllm.config", "get_current_vllm_config")
     if node is None:
         return UNKNOWN
-    return "raises" if holds(node, lambda part: isinstance(part, ast.Raise)) else "warns"
+    if holds(node, lambda part: isinstance(part, ast.Raise)):
+        return "raises"
+    if holds(node, lambda part: isinstance(part, ast.Assert)):
+        return UNKNOWN
+    return "warns" if mentions(node, "warning") else UNKNOWN
 
 
 def runner_v2(classes: Classes) -> str:
@@ -116,7 +162,39 @@ def runner_v2(classes: Classes) -> str:
         return UNKNOWN
     if classes.member(config, "use_v2_model_runner") is None:
         return "opt-in"
-    return "listed" if _v2_list(classes) is not None else "all"
+    if _v2_list(classes) is not None:
+        return "listed"
+    node = method(classes, "vllm.config", "VllmConfig", "use_v2_model_runner")
+    last = node.body[-1] if node is not None else None
+    if isinstance(last, ast.Return) and last.value is not None and is_constant(last.value, True):
+        return "all"
+    return UNKNOWN
+
+
+def runner_v2_opt_out(classes: Classes) -> str:
+    """Is ``VLLM_USE_V2_MODEL_RUNNER`` heard, so that V1 can be had?"""
+    if classes.tree.module("vllm.v1.worker.gpu.model_runner") is None:
+        return ABSENT
+    config = classes.find("vllm.config", "VllmConfig")
+    module = classes.tree.module("vllm.envs")
+    if config is None or module is None:
+        return UNKNOWN
+    node = method(classes, "vllm.config", "VllmConfig", "use_v2_model_runner")
+    heard = mentions(module.tree if node is None else node, _VARIABLE)
+    return "yes" if heard else UNKNOWN
+
+
+def runner_v2_sorts(classes: Classes) -> str:
+    """Does V2 order a batch by how many tokens each request is given?"""
+    module = classes.tree.module("vllm.v1.worker.gpu.model_runner")
+    if module is None:
+        return ABSENT
+    ordered = (
+        ast.unparse(part.args[0])
+        for part in walk(module.tree)
+        if isinstance(part, ast.Call) and last_name(part.func) == "sorted" and part.args
+    )
+    return "yes" if any("num_" in text and "tokens" in text for text in ordered) else UNKNOWN
 
 
 def runner_v2_deepseek(classes: Classes) -> str:
@@ -138,12 +216,29 @@ def worker_extension(classes: Classes) -> str:
     return UNKNOWN
 
 
+def extension_collisions(classes: Classes) -> str:
+    """Which names of a worker extension the worker has already; vLLM asserts that there is none."""
+    worker = classes.find("vllm.v1.worker.gpu_worker", "Worker")
+    if worker is None:
+        return UNKNOWN
+    held = {name for one in classes.order(worker) for name in one.names}
+    met = [n for n in EXTENSION if n in held or classes.assignment(worker, n) is not None]
+    return ", ".join(met) or "-"
+
+
+def chunked_prefill(classes: Classes) -> str:
+    """The default of ``SchedulerConfig.enable_chunked_prefill``."""
+    return _default(classes, "SchedulerConfig", "enable_chunked_prefill")
+
+
 def block_hashes(classes: Classes) -> str:
     """Does caching a full block assert that the request has hashes?"""
     node = method(classes, "vllm.v1.core.block_pool", "BlockPool", "cache_full_blocks")
     if node is None:
         return UNKNOWN
-    asserts = (part for part in ast.walk(node) if isinstance(part, ast.Assert))
+    if not mentions(node, "block_hashes"):
+        return UNKNOWN
+    asserts = (part for part in walk(node) if isinstance(part, ast.Assert))
     return "yes" if any(mentions(part, "block_hashes") for part in asserts) else "no"
 
 
@@ -152,12 +247,11 @@ def mla_block_size(classes: Classes) -> str:
     module = classes.tree.module("vllm.platforms.cuda")
     if module is None:
         return UNKNOWN
-    sizes = [
-        value.value
-        for value in assigned(module.tree, "block_size")
-        if isinstance(value, ast.Constant)
-    ]
-    return "yes" if 64 in sizes or 128 in sizes else "no"
+    given = list(assigned(module.tree.body, "block_size"))
+    sizes = [value.value for value in given if isinstance(value, ast.Constant)]
+    if 64 in sizes or 128 in sizes:
+        return "yes"
+    return "no" if not given else UNKNOWN
 
 
 def _default(classes: Classes, cls: str, name: str) -> str:
@@ -191,7 +285,11 @@ PROBES = {
     "runner-v2.default-for": runner_v2,
     "runner-v2.deepseek": runner_v2_deepseek,
     "runner-v2.kimi": runner_v2_kimi,
+    "runner-v2.opt-out": runner_v2_opt_out,
+    "runner-v2.sorts-rows": runner_v2_sorts,
     "worker-extension.mixed-in": worker_extension,
+    "worker-extension.collisions": extension_collisions,
+    "chunked-prefill.default": chunked_prefill,
     "block-hashes.asserted": block_hashes,
     "mla-block-size.overwritten": mla_block_size,
 }

@@ -43,7 +43,10 @@ def token_sharded(classes: Classes) -> str:
     node = method(classes, _DEEPSEEK, "DeepseekV2DecoderLayer", "forward")
     if node is None:
         return UNKNOWN
-    return "yes" if mentions(node, "use_sequence_parallel_moe") else "no"
+    if mentions(node, "use_sequence_parallel_moe"):
+        return "yes"
+    spread = [text for text in _called(node) if "sequence_parallel" in text or "gather" in text]
+    return UNKNOWN if spread else "no"
 
 
 def capture(classes: Classes) -> str:
@@ -60,6 +63,29 @@ def capture(classes: Classes) -> str:
     ):
         return "none"
     return "inner, final" if any(_final(part) for part in ast.walk(node)) else "inner"
+
+
+def capture_point(classes: Classes) -> str:
+    """Does ``DeepseekV2Model`` take a depth on entering (``before``) or on leaving a layer?"""
+    node = method(classes, _DEEPSEEK, "DeepseekV2Model", "forward")
+    if node is None:
+        return UNKNOWN
+    if capture(classes) == "none":
+        return "none"
+    for loop in (part for part in ast.walk(node) if isinstance(part, ast.For)):
+        taken = [n for n, one in enumerate(loop.body) if _takes(one)]
+        layer = [n for n, one in enumerate(loop.body) if "layer" in _called(one)]
+        if taken and layer:
+            return "before" if taken[-1] < layer[0] else "after"
+    return UNKNOWN
+
+
+def _takes(node: ast.AST) -> bool:
+    return mentions(node, "aux_hidden_state_layers") or mentions(node, "_maybe_add_hidden_state")
+
+
+def _called(node: ast.AST) -> set[str]:
+    return {last_name(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
 
 
 def _final(part: ast.AST) -> bool:
@@ -84,4 +110,5 @@ PROBES = {
     "deepseek.supports-eagle3": deepseek_eagle3,
     "deepseek.layer.token-sharded": token_sharded,
     "deepseek.capture": capture,
+    "deepseek.capture.point": capture_point,
 }

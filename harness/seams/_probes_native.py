@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
 from harness.seams._syntax import mentions, method, strings
+from harness.seams._walk import returns, statements
 
 ABSENT, UNKNOWN = "absent", "unknown"
 _CONNECTOR = (
@@ -20,9 +21,9 @@ _WHITELIST = "aux_hidden_states_supported"
 def targets(classes: Classes) -> str:
     """Whose hidden states can be had: ``absent``, ``listed``, ``listed with kimi`` or ``any``."""
     module = classes.tree.module("vllm.config.speculative")
-    if module is None or not mentions(module.tree, "extract_hidden_states"):
+    if module is None or "extract_hidden_states" not in module.text:
         return ABSENT
-    for part in ast.walk(module.tree):
+    for part in statements(module.tree.body):
         if isinstance(part, ast.Assign) and any(last_name(t) == _WHITELIST for t in part.targets):
             kimi = any("kimi" in text for text in strings(part.value))
             return "listed with kimi" if kimi else "listed"
@@ -74,6 +75,52 @@ def extra_keys(classes: Classes) -> str:
     return ", ".join(sorted(set(_asked(found)))) or "-"
 
 
+def request_parameters(classes: Classes) -> str:
+    """Keys of a request's ``kv_transfer_params`` that the connector reads."""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    read = {
+        str(part.args[0].value)
+        for part in ast.walk(found.node)
+        if isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr == "get"
+        and last_name(part.func.value) == "kv_params"
+        and part.args
+        and isinstance(part.args[0], ast.Constant)
+    }
+    return ", ".join(sorted(read)) or "-"
+
+
+def response_key(classes: Classes) -> str:
+    """Key under which a finished request tells its file."""
+    node = method(classes, *_CONNECTOR, "request_finished")
+    if node is None:
+        return ABSENT if classes.find(*_CONNECTOR) is None else UNKNOWN
+    keys = {key for part in returns(node) for key in _keys(part)}
+    return ", ".join(sorted(keys)) or UNKNOWN
+
+
+def tensors(classes: Classes) -> str:
+    """Names of the tensors in a sample's file."""
+    found = classes.find(*_CONNECTOR)
+    if found is None:
+        return ABSENT
+    for part in ast.walk(found.node):
+        if isinstance(part, ast.Assign) and any(last_name(t) == "tensors" for t in part.targets):
+            keys = sorted(_keys(part.value))
+            if keys:
+                return ", ".join(keys)
+    return UNKNOWN
+
+
+def _keys(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Dict):
+            yield from (str(key.value) for key in part.keys if isinstance(key, ast.Constant))
+
+
 def _asked(found: Class) -> Iterator[str]:
     for part in ast.walk(found.node):
         if isinstance(part, ast.Call) and last_name(part.func) == "get_from_extra_config":
@@ -89,4 +136,7 @@ PROBES = {
     "native.connector.layout": layout,
     "native.connector.finished-count": finished_count,
     "native.connector.extra-keys": extra_keys,
+    "native.connector.request-params": request_parameters,
+    "native.connector.response-key": response_key,
+    "native.connector.tensors": tensors,
 }

@@ -14,6 +14,7 @@ from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
 from harness.seams._fields import constructor, fields_of
 from harness.seams._open import open_source
+from harness.seams._returns import shapes
 from harness.seams._source import Named
 from harness.seams._tree import Found, Tree
 from harness.seams.inventory import SEAMS
@@ -136,7 +137,12 @@ def _top(classes: Classes, found: Found) -> Entry:
             bases=tuple(base.name for base in classes.order(cls)[1:]),
         )
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return Entry("function", where=found.module, signature=_signature.of_function(node))
+        return Entry(
+            "function",
+            where=found.module,
+            signature=_signature.of_function(node),
+            returns=shapes(node),
+        )
     if node is None:
         return Entry("external", where=found.module)
     return Entry("variable", where=found.module, default=_value(getattr(node, "value", None)))
@@ -153,7 +159,13 @@ def _member(classes: Classes, cls: Class, name: str) -> Entry | None:
         if any(last_name(decorator) in _PROPERTIES for decorator in node.decorator_list):
             return Entry("property", where=owner.module, owner=owner.name)
         text = _signature.of_function(node, bound=True)
-        return Entry("method", where=owner.module, owner=owner.name, signature=text)
+        return Entry(
+            "method",
+            where=owner.module,
+            owner=owner.name,
+            signature=text,
+            returns=shapes(node),
+        )
     assigned = classes.assignment(cls, name)
     if assigned is not None:
         return Entry("attribute", where=assigned.owner.module, owner=assigned.owner.name)

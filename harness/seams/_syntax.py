@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from harness.seams._bindings import Function
 from harness.seams._classes import Classes
+from harness.seams._walk import statements, walk
 
 
 def method(classes: Classes, module: str, cls: str, name: str) -> Function | None:
@@ -26,7 +27,7 @@ def function(classes: Classes, module: str, name: str) -> Function | None:
 
 def holds(node: ast.AST, test: Callable[[ast.AST], bool]) -> bool:
     """Whether any part of a definition passes a test."""
-    return any(test(part) for part in ast.walk(node))
+    return any(test(part) for part in walk(node))
 
 
 def mentions(node: ast.AST, name: str) -> bool:
@@ -41,9 +42,9 @@ def mentions(node: ast.AST, name: str) -> bool:
     )
 
 
-def assigned(node: ast.AST, attribute: str) -> Iterator[ast.expr]:
-    """Yield what a definition assigns to an attribute of that name, of any object."""
-    for part in ast.walk(node):
+def assigned(body: list[ast.stmt], attribute: str) -> Iterator[ast.expr]:
+    """Yield what a body assigns to an attribute of that name, of any object."""
+    for part in statements(body):
         if isinstance(part, ast.Assign):
             for target in part.targets:
                 if isinstance(target, ast.Attribute) and target.attr == attribute:
@@ -52,7 +53,7 @@ def assigned(node: ast.AST, attribute: str) -> Iterator[ast.expr]:
 
 def strings(node: ast.AST) -> Iterator[str]:
     """Yield the string constants of a definition."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             yield part.value
 

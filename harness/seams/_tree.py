@@ -22,8 +22,7 @@ class Module:
         tree: Its syntax.
         names: What it binds, candidates best first.
         stars: Its star imports.
-        lazy: Names that its ``__getattr__`` may give, though only type checkers see them bound:
-            all text constants of the module, in which such a function looks names up.
+        text: Its source.
     """
 
     name: str
@@ -31,7 +30,16 @@ class Module:
     tree: ast.Module
     names: dict[str, list[Bound]]
     stars: tuple[Import, ...]
-    lazy: frozenset[str]
+    text: str
+
+    def may_give(self, name: str) -> bool:
+        """Whether its ``__getattr__`` may give a name that only type checkers see bound.
+
+        Such a function looks names up among the module's text constants.
+        """
+        return "__getattr__" in self.names and (
+            f'"{name}"' in self.text or f"'{name}'" in self.text
+        )
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,7 @@ class Tree:
             except SyntaxError:
                 return None
             bound = bindings(tree.body)
-            lazy = _texts(tree) if "__getattr__" in bound else frozenset()
-            return Module(name, is_package, tree, bound, tuple(stars(tree.body)), lazy)
+            return Module(name, is_package, tree, bound, tuple(stars(tree.body)), text)
         return None
 
     def _lookup(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Found | None:
@@ -96,7 +103,7 @@ class Tree:
         if parsed is None:
             return None
         for bound in parsed.names.get(name, ()):
-            if bound.typing_only and name not in parsed.lazy:
+            if bound.typing_only and not parsed.may_give(name):
                 continue
             found = self._follow(parsed, name, bound, seen)
             if found is not None:
@@ -133,8 +140,3 @@ def absolute(module: Module, given: Import) -> str:
     parts = module.name.split(".")
     base = parts[: len(parts) - given.level + (1 if module.is_package else 0)]
     return ".".join([*base, *filter(None, [given.module])])
-
-
-def _texts(tree: ast.Module) -> frozenset[str]:
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return frozenset(node.value for node in nodes if isinstance(node.value, str))

@@ -8,6 +8,8 @@ V03 = Consumer.SPECULATORS_0_3
 V04 = Consumer.SPECULATORS_0_4
 NATIVE = Consumer.NATIVE
 PATCHED = Consumer.PATCHED
+PATCHES = Consumer.PATCHES
+CONNECTORS = Consumer.HS_CONNECTORS
 
 
 def call(*keywords: str, positional: int = 0) -> Call:

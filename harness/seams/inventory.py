@@ -12,6 +12,7 @@ from types import MappingProxyType
 from harness.seams import (
     _inventory_arguments,
     _inventory_config,
+    _inventory_connectors,
     _inventory_engine,
     _inventory_executor,
     _inventory_model,
@@ -26,6 +27,7 @@ SEAMS: tuple[Seam, ...] = (
     *_inventory_executor.SEAMS,
     *_inventory_worker.SEAMS,
     *_inventory_model.SEAMS,
+    *_inventory_connectors.SEAMS,
 )
 """All seams, by area."""
 

@@ -16,7 +16,11 @@ class Consumer(StrEnum):
     NATIVE = "native"
     """``harness/inside`` and the settings of ``harness/recipe``, as they are."""
     PATCHED = "patched"
-    """The patched capture under the ordinary ``LLM``, and the patches of the generator."""
+    """The patched capture under the ordinary ``LLM``: the same files, other settings."""
+    PATCHES = "patches"
+    """``harness/patches``, which make 0.3.0's generator right."""
+    HS_CONNECTORS = "hs-connectors-0.9.0"
+    """Connectors that speculators 0.9 brings for vLLM's own capture."""
 
 
 class Kind(StrEnum):

@@ -39,6 +39,8 @@ class Entry:
         default: Source text of a field's default or a variable's value.
         fields: Of data classes and enums, inherited ones first.
         bases: Of classes: all bases inside vLLM by name, in method resolution order.
+        returns: Of functions and methods: shapes of what they return (``none``, ``value``,
+            ``tuple-2``, ``list``, ...), as far as the syntax tells, parted by ``|``.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Entry:
     default: str | None = None
     fields: tuple[Field, ...] = ()
     bases: tuple[str, ...] = ()
+    returns: str = ""
 
     @property
     def missing(self) -> bool:
@@ -74,6 +77,7 @@ class Entry:
             "default": self.default,
             "fields": [_field_to_json(one) for one in self.fields],
             "bases": list(self.bases),
+            "returns": self.returns,
         }
         told = _told(body)
         return {name: value for name, value in body.items() if value != told.get(name)}
@@ -91,6 +95,7 @@ class Entry:
             default=whole["default"],
             fields=tuple(_field_from_json(one) for one in whole["fields"]),
             bases=tuple(whole["bases"]),
+            returns=whole["returns"],
         )
 
 
@@ -176,14 +181,14 @@ class Surface:
                 expected="a recorded surface with its own digest",
                 found=f"{type(error).__name__}: {error}",
                 where=where,
-                next="record it again: harness seams record SOURCE --out FILE",
+                next="record it again: harness surface record SOURCE --out FILE",
             ) from error
         raise NotComparable(
             "seams.other-schema",
             expected=f"schema {SCHEMA}",
             found=f"schema {schema}",
             where=where,
-            next="record it again: harness seams record SOURCE --out FILE",
+            next="record it again: harness surface record SOURCE --out FILE",
         )
 
     def _not_recorded(self, what: str) -> NotComparable:
@@ -192,7 +197,7 @@ class Surface:
             expected=what,
             found=f"a surface of {self.release} without it",
             where=f"{self.build} {self.release}",
-            next="record it again: harness seams record SOURCE --out FILE",
+            next="record it again: harness surface record SOURCE --out FILE",
         )
 
 
@@ -217,6 +222,7 @@ def _told(body: Mapping[str, Any]) -> dict[str, Any]:
         "default": None,
         "fields": [],
         "bases": [],
+        "returns": "value" if body["kind"] in ("function", "method") else "",
     }
 
 

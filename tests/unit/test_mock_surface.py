@@ -273,7 +273,7 @@ def test_what_is_recorded_by_signature_only_binds_and_then_says_so(
 
 def test_a_constructor_that_was_not_recorded_is_never_called(release_016: ModuleType) -> None:
     for path in (
-        "vllm.v1.core.sched.output:SchedulerOutput",
+        "vllm.v1.core.sched.output:NewRequestData",
         "vllm.v1.worker.gpu_worker:Worker",
         "vllm.model_executor.models.deepseek_v2:DeepseekV2DecoderLayer",
     ):

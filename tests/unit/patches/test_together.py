@@ -50,7 +50,7 @@ def consumer(
     """The consumer's generator class on the mock of a release."""
     kimi = not recorded(release).entry("kimi").missing
     with (
-        install(release, kimi=kimi, unrecorded=True, scramble=scramble),
+        install(release, kimi=kimi, scramble=scramble),
         monkeypatch.context() as patched,
     ):
         torch = _libraries(patched)
