@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
+from harness.cli._progress import ConsoleObserver
 from harness.lease import duration
 from harness.lease.condition import Judged, judge
 from harness.lease.record import DEFAULT_NAME, Book
@@ -105,14 +106,19 @@ def start(
         gpu_memory_utilization=gpu_memory_utilization,
         python=python or Path(sys.executable),
     )
-    lease = start_lease(
-        options,
-        name=name,
-        seconds=duration.parse(span),
-        spool=spool,
-        wait=not no_wait,
-        on_line=None if json_output else _dim,
-    )
+    observer = ConsoleObserver(0, 0)
+    observer.stage("load", str(model))
+    try:
+        lease = start_lease(
+            options,
+            name=name,
+            seconds=duration.parse(span),
+            spool=spool,
+            wait=not no_wait,
+            observer=observer,
+        )
+    finally:
+        observer.close()
     if json_output:
         print_json(_row(judge(lease)))
         return
@@ -156,10 +162,6 @@ def stop(
             f"{name} was {done.was}; {processes} ended in {done.seconds:.1f} s, nothing is left",
             markup=False,
         )
-
-
-def _dim(line: str) -> None:
-    log.print(line, markup=False, style="dim", soft_wrap=True)
 
 
 def _row(one: Judged) -> dict[str, Any]:

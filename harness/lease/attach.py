@@ -95,7 +95,8 @@ def attach(
     book = book or Book()
     found = find(name, book)
     lease = found.lease
-    if found.condition is not Condition.READY:
+    # Whether it is in use still, its keeper knows best.
+    if found.condition not in (Condition.READY, Condition.BUSY):
         raise _not_ready(found)
     options = asked.from_json({**lease.options, **given}, deadlines)
     plan = asked.plan_for(options, lease.spool)
@@ -134,7 +135,6 @@ def _not_ready(found: Judged) -> HarnessError:
     restart = f"harness engine start --name {lease.name} --model {lease.options.get('model')} ..."
     next = {
         Condition.LOADING: f"wait until it is ready: harness engine status; log: {lease.log}",
-        Condition.BUSY: "wait for that session to end, or start another lease",
         Condition.ELSEWHERE: "run there, or start another lease here",
     }.get(found.condition, restart)
     return Refused(

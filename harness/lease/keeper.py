@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from harness.errors import EngineFailed, HarnessError, Refused
 from harness.extraction import open_session
 from harness.extraction.plan import EnginePlan
 from harness.host import Host, processes
+from harness.host.policy import DEFAULT_ACTIONS, Action, Danger, LoadProgress, Supervision
 from harness.host.processes import Process
 from harness.host.record import this_machine
 from harness.lease import address, asked, record
@@ -52,6 +54,15 @@ class News:
         with contextlib.suppress(OSError):
             os.write(self._fd, (json.dumps({"event": event, **facts}) + "\n").encode())
 
+    def progress(self, progress: LoadProgress) -> None:
+        """Tell where the load is; left out where whoever listens does not keep up."""
+        if self._fd >= 0 and select.select([], [self._fd], [], 0)[1]:
+            self.say("progress", progress=asdict(progress))
+
+    def warning(self, text: str) -> None:
+        """Tell a warning of the load."""
+        self.say("warning", text=text)
+
     def close(self) -> None:
         """Say no more."""
         if self._fd >= 0:
@@ -64,7 +75,7 @@ class Keeper:
 
     Args:
         order: ``name``, ``seconds``, ``options``, ``deadlines``, ``spool`` (a folder, or None).
-        news: Hears of ``claimed``, ``ready`` and ``failed``.
+        news: Hears of ``claimed``, ``progress``, ``warning``, ``ready`` and ``failed``.
         book: Where records lie.
     """
 
@@ -114,7 +125,7 @@ class Keeper:
         )
         identity = identity_of(plan)
         self._claim(identity)
-        session = open_session(plan, log=self._lease.log)
+        session = open_session(plan, log=self._lease.log, supervision=self._supervision())
         try:
             end = self._hold(session, plan, identity)
         except HarnessError as error:
@@ -125,6 +136,14 @@ class Keeper:
             raise
         kinds = {"expired": record.EXPIRED}
         self._end(session, kinds.get(end.kind, record.ENDED), end.reason)
+
+    def _supervision(self) -> Supervision:
+        return Supervision(
+            # No session could use an engine whose files are not those that it was loaded from.
+            actions={**DEFAULT_ACTIONS, Danger.CODE: Action.KILL},
+            on_progress=self._news.progress,
+            on_warning=self._news.warning,
+        )
 
     # Beginning.
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.errors import EngineFailed, HarnessError, Refused
 from harness.extraction.options import EngineOptions
 from harness.host import processes
+from harness.host.policy import LoadProgress
 from harness.lease import asked
 from harness.lease.condition import judge
 from harness.lease.files import package
@@ -25,9 +24,6 @@ from harness.lease.keeper import name_taken
 from harness.lease.messages import error_from_json
 from harness.lease.record import Book, Lease, check_name
 
-OnLine = Callable[[str], None]
-
-_TICK_S = 0.2
 _GIVE_UP_S = 90.0
 _TAIL = 20
 # By `-c`, so that neither the working directory nor PYTHONPATH decides which harness it is. Where
@@ -38,6 +34,16 @@ _PROGRAM = (
 )
 
 
+class LoadObserver(Protocol):
+    """Hears of a load while ``start`` waits for it."""
+
+    def loading(self, progress: LoadProgress) -> None:
+        """So far it is."""
+
+    def warning(self, text: str) -> None:
+        """Something is not as it should be."""
+
+
 def start(
     options: EngineOptions,
     *,
@@ -45,7 +51,7 @@ def start(
     seconds: float,
     spool: Path | None = None,
     wait: bool = True,
-    on_line: OnLine | None = None,
+    observer: LoadObserver | None = None,
     book: Book | None = None,
 ) -> Lease:
     """Start a leased engine.
@@ -56,7 +62,7 @@ def start(
         seconds: Until it ends by itself.
         spool: Folder below which its samples appear; by default the lease's own.
         wait: Return when it is ready; otherwise when its name is claimed.
-        on_line: Hears of the engine's log while waiting.
+        observer: Hears of the load while waiting.
         book: Where records lie.
 
     Returns:
@@ -82,7 +88,7 @@ def start(
     }
     keeper, news = _spawn(order, book)
     try:
-        _await(keeper, news, "ready" if wait else "claimed", on_line, book.home(name))
+        _await(keeper, news, "ready" if wait else "claimed", observer, book.home(name))
     except BaseException:
         # Also Ctrl-C: who waits for a load and gives up wants none.
         _give_up(keeper)
@@ -130,41 +136,37 @@ def _spawn(order: dict[str, Any], book: Book) -> tuple[subprocess.Popen[bytes], 
 
 
 def _await(
-    keeper: subprocess.Popen[bytes], news: int, wanted: str, on_line: OnLine | None, home: Path
+    keeper: subprocess.Popen[bytes],
+    news: int,
+    wanted: str,
+    observer: LoadObserver | None,
+    home: Path,
 ) -> None:
-    """Read the keeper's news until the wanted one; hand on the engine's log meanwhile."""
-    log = _Follow(home / "engine.log")
+    """Read the keeper's news until the wanted one."""
     started = home.parent / f".{home.name}.start"
     try:
-        for event in _events(news, lambda: log.tell(on_line)):
+        for event in _events(news):
             if event["event"] == "failed":
                 keeper.wait(_GIVE_UP_S)
                 raise error_from_json(event["error"])
-            if event["event"] == "claimed":
-                log.begin()
             if event["event"] == wanted:
                 # It is nobody's child that must be waited for: it outlives this process.
                 keeper.returncode = 0
                 return
+            if event["event"] == "progress" and observer is not None:
+                observer.loading(LoadProgress(**event["progress"]))
+            if event["event"] == "warning" and observer is not None:
+                observer.warning(event["text"])
         keeper.wait(_GIVE_UP_S)
         raise _keeper_died(_tail(home / "keeper.log") or _tail(started), home)
     finally:
         started.unlink(missing_ok=True)
 
 
-def _events(news: int, meanwhile: Callable[[], None]) -> Iterator[dict[str, Any]]:
+def _events(news: int) -> Iterator[dict[str, Any]]:
     """Yield the events of a pipe until its other end is closed."""
-    poll = select.poll()
-    poll.register(news, select.POLLIN)
     rest = b""
-    while True:
-        ready = poll.poll(_TICK_S * 1000)
-        meanwhile()
-        if not ready:
-            continue
-        data = os.read(news, 65536)
-        if not data:
-            return
+    while data := os.read(news, 65536):
         *lines, rest = (rest + data).split(b"\n")
         yield from map(json.loads, lines)
 
@@ -178,36 +180,6 @@ def _give_up(keeper: subprocess.Popen[bytes]) -> None:
         processes.send(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         keeper.wait(_GIVE_UP_S)
-
-
-class _Follow:
-    """Hands on the whole lines that were added to a log since it began."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._place: int | None = None
-        self._next = 0.0
-
-    def begin(self) -> None:
-        """From now on; what an earlier lease left is gone."""
-        self._place = 0
-
-    def tell(self, on_line: OnLine | None) -> None:
-        """Hand on what is new, a few times a second at most."""
-        now = time.monotonic()
-        if on_line is None or self._place is None or now < self._next:
-            return
-        self._next = now + _TICK_S
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._place)
-                data = file.read()
-        except OSError:
-            return
-        whole = data.rfind(b"\n") + 1
-        self._place += whole
-        for line in data[:whole].decode("utf-8", "replace").splitlines():
-            on_line(line)
 
 
 def _keeper_died(said: str, home: Path) -> HarnessError:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import engine_facts
+from harness.engine_facts import Inspection
 from harness.errors import EngineFailed, HarnessError
 from harness.host import processes
 from harness.host.processes import Process
@@ -18,6 +20,11 @@ from harness.lease import address, record
 from harness.lease.client import AttachedHost
 from harness.lease.record import Book, Client, Lease
 from harness.lease.service import End, Service
+
+
+def facts_of(python: Path) -> Inspection:
+    """What the stand-in would answer, without a process for each plan."""
+    return engine_facts._parse((python.parent / "facts.json").read_text(), python)
 
 
 class StubHost:

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 import harness
-from harness import engine_facts
-from harness.engine_facts import Inspection
 from harness.extraction import EngineOptions
 from harness.lease import asked, files
 from harness.lease.identity import Identity, identity_of
 from harness.patches import PATCHES
 from tests.unit.interpreters import StandIn
+from tests.unit.leases import facts_of
 
 
 @pytest.fixture(scope="session")
@@ -62,11 +61,6 @@ class Setting:
     def restore(self) -> None:
         for path, data in self._original.items():
             path.write_bytes(data) if data is not None else path.unlink()
-
-
-def facts_of(python: Path) -> Inspection:
-    """What the stand-in would answer, without a process for each plan."""
-    return engine_facts._parse((python.parent / "facts.json").read_text(), python)
 
 
 @pytest.fixture
