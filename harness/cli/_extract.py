@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from harness.capture.session import Deadlines
 from harness.cli._outcome import command, log, print_json
 from harness.cli._progress import ConsoleObserver
 from harness.dataset import conversations
@@ -27,8 +29,12 @@ from harness.extraction import extract as run_extract
 from harness.extraction.needs import memory_line
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import check_out
+from harness.host.policy import STALL_S, Supervision, read_actions
+from harness.settings import Settings
 
 _ENGINE = "Engine"
+_LIMITS = "Limits"
+_DEADLINES = Deadlines()
 
 
 @command
@@ -108,10 +114,43 @@ def extract(
             help="Check and explain every setting; start no engine. harness plan is about memory.",
         ),
     ] = False,
+    load_deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds for the load.", rich_help_panel=_LIMITS)
+    ] = _DEADLINES.load,
+    first_batch_deadline: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Seconds for the canary, and for the first batch.", rich_help_panel=_LIMITS
+        ),
+    ] = _DEADLINES.first_batch,
+    batch_deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds for a batch.", rich_help_panel=_LIMITS)
+    ] = _DEADLINES.batch,
+    shutdown_deadline: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds for the engine's orderly end.", rich_help_panel=_LIMITS),
+    ] = _DEADLINES.shutdown,
+    stall_deadline: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            help="Seconds without a log line, CPU, storage or GPU use.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = STALL_S,
+    supervise: Annotated[
+        str,
+        typer.Option(
+            help="What to do about an engine that cannot succeed: DANGER=ACTION,... with the "
+            "dangers line, stall, memory, shm and code, and the actions kill, warn and off.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = Settings.supervise,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Extract hidden states of prompts into a dataset that a trainer reads."""
     interpreter = python or Path(sys.executable)
+    supervision = Supervision(actions=read_actions(supervise), stall_s=stall_deadline)
     options = ExtractOptions(
         engine=EngineOptions(
             model=model,
@@ -125,6 +164,13 @@ def extract(
             max_num_batched_tokens=max_num_batched_tokens,
             gpu_memory_utilization=gpu_memory_utilization,
             python=interpreter,
+            deadlines=replace(
+                _DEADLINES,
+                load=load_deadline,
+                first_batch=first_batch_deadline,
+                batch=batch_deadline,
+                shutdown=shutdown_deadline,
+            ),
         ),
         prompts=prompts,
         out=out,
@@ -145,7 +191,7 @@ def extract(
         return
     observer = ConsoleObserver(len(plan.prompts), plan.prompts.tokens)
     try:
-        result = run_extract(plan, observer)
+        result = run_extract(plan, observer, supervision=supervision)
     finally:
         observer.close()
     if json_output:

@@ -66,6 +66,7 @@ class Supervisor:
         self._expected: loads.Expected | None = None
         self._ending: _Ending | None = None
         self._warned: set[str] = set()
+        self._killed = False
         self._low = 0
         self._looks = 0
         self._next_machine = 0.0
@@ -116,16 +117,18 @@ class Supervisor:
         """The call has failed: say where a load was, and what the log's last lines mean."""
         self._read_log(now)
         facts: dict[str, Any] = {}
-        if self._ending is not None and not self._ending.kind.general:
-            facts["fatal"] = self._ending.kind.id
-            facts["where"] = f"known: {self._ending.kind.means} ({self._ending.kind.source})"
+        words = []
         if self._track is not None:
-            facts |= self._load_facts(now)
-            where = f"load ended at {self._times(now)}, in {self._track.where}"
-            facts["where"] = "; ".join(filter(None, [where, facts.get("where", "")]))
+            facts = self._load_facts(now)
+            words.append(f"in {self._track.where}")
+            if not self._killed:  # What ended it otherwise does not tell the time.
+                words[0] = f"load ended at {self._times(now)}, {words[0]}"
+        if self._ending is not None and not self._ending.kind.general and not self._killed:
+            facts["fatal"] = self._ending.kind.id
+            words.append(f"known: {self._ending.kind.means} ({self._ending.kind.source})")
         if self._log is not None:
             self._log.close()
-        return facts
+        return {**facts, "where": "; ".join(words)}
 
     def ended(self) -> str:
         """Wait until the GPUs' memory is back, at most a minute."""
@@ -250,6 +253,7 @@ class Supervisor:
         action = self._action(danger)
         if action is Action.KILL and not only_warn:
             what = f"{found}: {means}"
+            self._killed = True
             return Cut(
                 expected="a load that can succeed" if self._track else "an engine that works",
                 found=f"killed at {self._times(now)}: {what}" if self._track else f"killed: {what}",

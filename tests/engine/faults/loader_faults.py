@@ -36,5 +36,6 @@ def fail() -> None:
     if os.environ["HARNESS_TEST_LOADER_FAULT"] == "raise":
         raise RuntimeError(MESSAGE)
     if get_tensor_model_parallel_rank() == 1:
+        time.sleep(2)  # Until rank 0, which shows the progress, is there too.
         print(f"torch.AcceleratorError: {MESSAGE}", file=sys.stderr, flush=True)
     time.sleep(3600)
