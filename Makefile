@@ -26,13 +26,13 @@ demo: $(LANE)
 test: test-unit test-engine
 
 test-unit: $(LANE)
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit -m "not slow"
 
 test-engine: gen2 gen1
 	$(PYTEST) tests/engine -m "engine and not slow"
 
 test-slow: gen2 gen1
-	$(PYTEST) tests/engine -m slow
+	$(PYTEST) tests/unit tests/engine -m slow
 
 lint: $(LANE)
 	$(BIN)/ruff check .

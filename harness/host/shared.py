@@ -15,20 +15,20 @@ from pathlib import Path
 FOLDER = Path("/dev/shm")
 _NAMES = ("psm_", "sem.mp-", "torch_", "nccl-", "vllm_", "vllm-", "cuda.shm.")
 _seen: set[str] = set()
-# multiprocessing's semaphores are unlinked by whoever made them while they are mapped.
-_DELETED = " (deleted)"
 
 
-def mapped(pid: int) -> set[str]:
-    """Return the names of such files that a process maps now."""
+def mapped(pid: int) -> set[int]:
+    """Return the inodes of the files in shared memory that a process maps now.
+
+    Not their names: glibc makes a semaphore under another name than it ends up with, and its
+    maker's map goes on to show that one.
+    """
     try:
         text = Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return set()
     start = os.fsencode(FOLDER) + b"/"
-    paths = {line[line.find(start) :] for line in text.splitlines() if start in line}
-    names = {os.fsdecode(path[len(start) :]) for path in paths}
-    return {name for name in names if _is_ours(name)}
+    return {int(line.split(None, 5)[4]) for line in text.splitlines() if start in line}
 
 
 def present() -> dict[str, int]:
@@ -60,8 +60,9 @@ def left() -> list[str]:
 
 
 def used_by(pids: Iterable[int]) -> set[str]:
-    """Return the names that any of these processes maps now."""
-    return set().union(*map(mapped, pids))
+    """Return the names of such files that any of these processes maps now."""
+    inodes = set().union(*map(mapped, pids))
+    return {name for name, inode in present().items() if inode in inodes} if inodes else set()
 
 
 def everyone() -> Iterator[int]:
@@ -82,4 +83,4 @@ def _removed(name: str) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(_NAMES) and "/" not in name and not name.endswith(_DELETED)
+    return name.startswith(_NAMES) and "/" not in name

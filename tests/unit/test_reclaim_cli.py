@@ -96,8 +96,8 @@ def test_nothing_started_means_clean() -> None:
     assert told("--yes") == (0, {"dry_run": False, "clean": True, "steps": []})
 
 
-def test_dry_run_shows_what_a_killed_session_left_and_touches_nothing(
-    abandoned: Abandoned, home: Path
+def test_dry_run_touches_nothing_of_what_a_killed_session_left_and_yes_ends_it_all(
+    abandoned: Abandoned,
 ) -> None:
     code, body = told()
     assert code == 0
@@ -114,8 +114,6 @@ def test_dry_run_shows_what_a_killed_session_left_and_touches_nothing(
     assert hosts.running(abandoned.family) == abandoned.family
     assert len(list(recorded())) == 1
 
-
-def test_yes_ends_it_all_and_removes_what_was_left(abandoned: Abandoned) -> None:
     code, body = told("--yes")
     assert code == 0
     (step,) = body["steps"]
