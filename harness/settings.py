@@ -122,6 +122,7 @@ class Settings:
     python: Path = Path(sys.executable)
     prompts: Path | None = None
     out: Path | None = None
+    preflight_skip: str = "none"
     attach: str | None = None
     baselines: Path | None = None
     record_baseline: Path | None = None
@@ -276,18 +277,19 @@ _DEFINITIONS: Final = (
         "folder for the dataset of the `extraction` fixture; default: a temporary one",
     ),
     Definition(
+        "preflight_skip",
+        _text,
+        "CHECKS",
+        "checks of `clean_gpus` to leave out, by id or family, parted by commas; all: load "
+        "without a look; default: none",
+    ),
+    Definition(
         "attach",
         _lease,
         "NAME",
         "use an engine that `harness engine start` keeps: its name, or auto for the only one; "
         "default: no, the session loads its own",
         bare="auto",
-    ),
-    Definition(
-        "require_engine",
-        _flag,
-        "",
-        "fail, instead of skipping, where vLLM is missing; fail where no engine test ran",
     ),
     Definition(
         "baselines",
@@ -300,6 +302,12 @@ _DEFINITIONS: Final = (
         _path,
         "DIR",
         "write what the session measures as new baselines into DIR, where every test passed",
+    ),
+    Definition(
+        "require_engine",
+        _flag,
+        "",
+        "fail, instead of skipping, where vLLM is missing; fail where no engine test ran",
     ),
     Definition(
         "require_gpu",

@@ -30,6 +30,7 @@ from harness.extraction.needs import memory_line
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import check_out
 from harness.host.policy import STALL_S, Supervision, read_actions
+from harness.preflight.check import ALL, skipped
 from harness.settings import Settings
 
 _ENGINE = "Engine"
@@ -107,6 +108,16 @@ def extract(
             "before language_model_only a wrapper's image processor."
         ),
     ] = False,
+    skip_check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECK",
+            help="Leave out a check of harness preflight, or a family of them; repeatable.",
+        ),
+    ] = None,
+    skip_preflight: Annotated[
+        bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -149,6 +160,8 @@ def extract(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Extract hidden states of prompts into a dataset that a trainer reads."""
+    checks = (ALL,) if skip_preflight else tuple(skip_check or ())
+    skipped(checks)
     interpreter = python or Path(sys.executable)
     supervision = Supervision(actions=read_actions(supervise), stall_s=stall_deadline)
     options = ExtractOptions(
@@ -191,7 +204,7 @@ def extract(
         return
     observer = ConsoleObserver(len(plan.prompts), plan.prompts.tokens)
     try:
-        result = run_extract(plan, observer, supervision=supervision)
+        result = run_extract(plan, observer, supervision=supervision, skip_checks=checks)
     finally:
         observer.close()
     if json_output:

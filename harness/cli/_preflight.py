@@ -15,6 +15,7 @@ from harness.cli._outcome import command, print_json
 from harness.errors import ExitCode
 from harness.estimate import EngineSize
 from harness.preflight import Probe, Report, Row, Verdict
+from harness.preflight._page import page
 from harness.preflight.run import Asked, look, need_of
 
 _STYLE = {Verdict.CLEAN: "green", Verdict.UNKNOWN: "yellow", Verdict.DIRTY: "bold red"}
@@ -57,9 +58,13 @@ def preflight(
     deadline: Annotated[
         float, typer.Option(min=0.5, help="Seconds after which a driver that hangs is UNKNOWN.")
     ] = Probe().deadline,
+    markdown: Annotated[bool, typer.Option(help="The page docs/preflight.md.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say whether the GPUs are clean and the box is fit for a load: CLEAN, DIRTY or UNKNOWN."""
+    if markdown:
+        sys.stdout.write(page())
+        return
     interpreter = python or Path(sys.executable)
     asked = Asked(
         profile=profile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from harness.errors import CheckFailed, Refused
 from harness.extraction._locked import LockedHost
 from harness.extraction._watched import supervisor_of
 from harness.extraction.accept import Acceptance
+from harness.extraction.clean import require_clean
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
 from harness.host.policy import LoadProgress, Supervision
@@ -137,6 +138,7 @@ def extract(
     *,
     session: EngineSession | None = None,
     supervision: Supervision | None = None,
+    skip_checks: Collection[str] = (),
 ) -> ExtractResult:
     """Carry out an extraction.
 
@@ -151,14 +153,18 @@ def extract(
             default one is loaded for this run, where anything is left to do, and ended after it.
         supervision: What to do about an engine of this run that cannot succeed; who hears of
             it is the observer.
+        skip_checks: Checks of preflight that are left out before a load onto GPUs.
 
     Raises:
         HarnessError: As :mod:`harness.errors` sorts them.
     """
     watch = observer or Silent()
-    if not plan.options.out.exists():
+    fresh = not plan.options.out.exists()
+    if fresh:
         # Before the folder is made, so that a refusal leaves nothing behind.
         check_space(plan.options.out, plan.bytes, samples=len(plan.prompts))
+        if session is None:
+            _look(plan, range(len(plan.prompts)), watch, skip_checks)
     with OutputFolder.open(plan.options.out, plan.info, plan.prompts) as folder:
         _forget_spool(folder.spool)
         missing = folder.missing
@@ -167,6 +173,8 @@ def extract(
         if missing and session is not None:
             run.capture(session, missing)
         elif missing:
+            if not fresh:
+                _look(plan, missing, watch, skip_checks)
             watching = replace(
                 supervision or Supervision(), on_progress=watch.loading, on_warning=watch.warning
             )
@@ -180,6 +188,17 @@ def extract(
                 run.capture(own, missing)
         folder.finish(seconds=run.seconds)
     return run.result(kept=len(plan.prompts) - len(missing))
+
+
+def _look(
+    plan: ExtractPlan, missing: Sequence[int], watch: Observer, skip: Collection[str]
+) -> None:
+    """Refuse a load onto GPUs that are not clean."""
+    if plan.engine.seen.platform.device == "cuda":
+        watch.stage("preflight")
+        output = plan.bytes_of(missing)
+        out, files = plan.options.out, len(missing)
+        require_clean(plan.engine, out=out, output=output, files=files, skip=skip)
 
 
 def batches(prompts: PromptSet, indices: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.plugin.engine import Engine
     from harness.plugin.extraction import Extraction
     from harness.plugin.sample import Sample
+    from harness.preflight import Census, Report
     from harness.settings import Settings
 
 TINY = "kimi-k2.5-tiny"
@@ -91,6 +92,27 @@ def hs_settings(pytestconfig: pytest.Config) -> Settings:
 
 
 @pytest.fixture(scope="session")
+def gpu_census() -> Census:
+    """What NVML says of this machine's GPUs, as facts; asked in a child, once a session."""
+    from harness.preflight import probe
+
+    return probe.census()
+
+
+@pytest.fixture(scope="session")
+def clean_gpus(pytestconfig: pytest.Config) -> Report:
+    """Preflight's report of a box that is CLEAN; an error otherwise. `engine` uses it on GPUs."""
+    session: HarnessSession = pytestconfig.stash[SESSION]
+    session.demand(Needs(engine=False, session_engine=False, gpus=1, kimi=False))
+    from harness.plugin._preflight import examine
+
+    found = session.inspection
+    report = examine(session.settings, found.cuda if found else None)
+    report.require_clean()
+    return report
+
+
+@pytest.fixture(scope="session")
 def engine(
     pytestconfig: pytest.Config,
     request: pytest.FixtureRequest,
@@ -102,6 +124,9 @@ def engine(
     """
     session: HarnessSession = pytestconfig.stash[SESSION]
     session.demand(Needs(engine=True, session_engine=True, gpus=0, kimi=False))
+
+    if session.looks_first:
+        request.getfixturevalue("clean_gpus")
 
     def model() -> Path:
         given = session.settings.model

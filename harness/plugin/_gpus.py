@@ -1,22 +1,24 @@
-"""How many GPUs this process may use, found without ever touching CUDA.
+"""How many GPUs this process may use, found without ever touching CUDA, or NVML, here.
 
-A CUDA context in the pytest process would hold device memory and break engines that fork, so
-the answer comes from NVML, or from the driver's files where its Python binding is missing.
+A CUDA context in the pytest process would hold device memory and break engines that fork, and a
+driver in trouble hangs or crashes whoever asks it. So a child asks NVML, and where there is no
+binding for that, the driver's files are counted.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-_DRIVER = Path("/proc/driver/nvidia/gpus")
-_DEVICES = Path("/dev")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+from harness.preflight import _host, probe
+from harness.preflight._visible import VARIABLE, resolve
+from harness.preflight.facts import BEYOND, Census, Device, Problem
+
+_WHOLE = ("handle", "device")
+# No binding, driver not loaded, no library: as on a machine, or in a container, without GPUs.
+_ABSENT = (BEYOND, 9, 12)
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class GpuCount:
         usable: How many this process may use.
         names: What they are, one entry a usable device; empty where only a count is known.
         reason: How it is known, or why there are none.
+        broken: There is a driver and it fails: a box that is meant to have GPUs.
     """
 
     usable: int
     names: tuple[str, ...]
     reason: str
+    broken: bool = False
 
     def __str__(self) -> str:
         if not self.usable:
@@ -41,79 +45,60 @@ class GpuCount:
         return f"{what or f'{self.usable} GPUs'} ({self.reason})"
 
 
-def count_gpus(
-    environment: Mapping[str, str] | None = None,
-    *,
-    driver: Path = _DRIVER,
-    devices: Path = _DEVICES,
-) -> GpuCount:
+def count_gpus(environment: Mapping[str, str] | None = None, *, root: Path = Path("/")) -> GpuCount:
     """Count the usable GPUs.
 
     Args:
         environment: Where ``CUDA_VISIBLE_DEVICES`` is read; by default this process's own.
-        driver: The driver's folder with one entry a GPU.
-        devices: Folder of the device nodes; a container sees every GPU of its host in
-            ``driver`` and only those that it was given here.
+        root: Where ``proc`` and ``dev`` are.
     """
-    names, reason = _by_nvml()
-    if names is None:
-        names, reason = _by_driver(driver, devices)
-    visible = (os.environ if environment is None else environment).get(_VISIBLE)
-    if visible is None or not names:
-        return GpuCount(len(names), tuple(filter(None, names)), reason)
-    kept = _visible(names, visible)
-    return GpuCount(len(kept), tuple(filter(None, kept)), f"{reason}, {_VISIBLE}={visible}")
+    own = os.environ if environment is None else environment
+    found, reason = _known(probe.census(probe.Probe(brief=True)), root)
+    text = own.get(VARIABLE)
+    if text is not None and found.devices:
+        reason += f", {VARIABLE}={text}"
+    if text is not None and not any(device.uuid for device in found.devices):
+        own = {**own, VARIABLE: _numbered(text)}
+    usable = [target.device for target in resolve(found, own).targets if _answers(target.device)]
+    names = tuple(device.name for device in usable if device.name)
+    return GpuCount(len(usable), names, reason, broken=_broken(found))
 
 
-def _by_nvml() -> tuple[list[str] | None, str]:
-    """Return one name a device; None where the binding is missing."""
-    try:
-        with warnings.catch_warnings():
-            # An older package of the same module name warns at import.
-            warnings.simplefilter("ignore")
-            nvml: Any = importlib.import_module("pynvml")
-    except Exception:  # missing, or broken in any way: the driver's files still know
-        return None, "no nvidia-ml-py"
-    try:
-        nvml.nvmlInit()
-    except Exception as error:  # the binding's own error class cannot be named without it
-        return [], f"NVML does not start: {error}"
-    try:
-        count = int(nvml.nvmlDeviceGetCount())
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-    except Exception as error:
-        return [], f"NVML gives no list of devices: {error}"
-    finally:
-        nvml.nvmlShutdown()
-    return names, f"NVML counts {count}"
+def _known(found: Census, root: Path) -> tuple[Census, str]:
+    failure = found.failure
+    if failure is not None and failure.query == "binding":
+        count = _host.driver_gpus(root)
+        if not count:
+            where = root / "proc/driver/nvidia/gpus"
+            return found, f"nvidia-ml-py is not installed and {where} holds no device"
+        # Names and ids would need the driver's information files, whose form changes.
+        devices = tuple(Device(index) for index in range(count))
+        return Census(count=count, devices=devices), f"no nvidia-ml-py; the driver shows {count}"
+    if failure is not None:
+        return found, f"NVML does not start: {failure.text}"
+    if found.count is None:
+        return found, f"NVML gives no list of devices: {found.broken or _said(found.problems)}"
+    lost = [device for device in found.devices if not _answers(device)]
+    told = [f"GPU {device.index}: {_said(device.problems)}" for device in lost]
+    return found, "; ".join([f"NVML counts {found.count}", *told])
 
 
-def _by_driver(driver: Path, devices: Path) -> tuple[list[str], str]:
-    known = len(list(driver.iterdir())) if driver.is_dir() else 0
-    if not known:
-        return [], f"nvidia-ml-py is not installed and {driver} holds no device"
-    nodes = [node for node in devices.glob("nvidia*") if node.name[len("nvidia") :].isdecimal()]
-    # A name would need the information file, whose form changes; the count is enough.
-    return [""] * min(known, len(nodes)), f"the driver lists {known}, {len(nodes)} device nodes"
+def _numbered(text: str) -> str:
+    """Let each id stand for some device where no device tells its own: only the count matters."""
+    entries = [entry.strip() for entry in text.split(",")]
+    free = (str(n) for n in range(len(entries)) if str(n) not in entries)
+    return ",".join(next(free) if e.startswith(("GPU-", "MIG-")) else e for e in entries)
 
 
-def _visible(names: list[str], visible: str) -> list[str]:
-    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: the list ends at its first bad entry."""
-    kept: list[str] = []
-    seen: set[str] = set()
-    for entry in (part.strip() for part in visible.split(",")):
-        if entry in seen:
-            return []  # CUDA sees no device at all when one is named twice
-        seen.add(entry)
-        if entry.isdecimal() and int(entry) < len(names):
-            kept.append(names[int(entry)])
-        elif entry.startswith(("GPU-", "MIG-")):
-            kept.append("")  # by unique id: which one it is does not matter for the count
-        else:
-            break
-    return kept
+def _broken(found: Census) -> bool:
+    if found.failure is None:
+        return found.count is None and not found.devices
+    return found.failure.code not in _ABSENT
 
 
-def _text(name: str | bytes) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
+def _answers(device: Device) -> bool:
+    return not any(problem.query in _WHOLE for problem in device.problems)
+
+
+def _said(problems: tuple[Problem, ...]) -> str:
+    return ", ".join(problem.text for problem in problems) or "it does not say why"

@@ -59,6 +59,13 @@ class HarnessSession:
         """Why no engine can be started, with the next command; empty where one can."""
         return self._inspected[1]
 
+    @property
+    def looks_first(self) -> bool:
+        """Whether the engine that would be loaded needs clean GPUs."""
+        found = self.inspection
+        on_gpus = found is not None and found.platform.device == "cuda"
+        return on_gpus and self.settings.attach is None
+
     @cached_property
     def _inspected(self) -> tuple[Inspection | None, str]:
         from harness import engine_facts
@@ -146,7 +153,8 @@ class HarnessSession:
                 "use a GPU; next: --hs-python with a CUDA build"
             )
         if problem:
-            _stop(problem, fail=self.settings.require_gpu)
+            # A driver that fails must not look like a machine without GPUs.
+            _stop(problem, fail=self.settings.require_gpu or self.gpus.broken)
 
     def _other_architecture(self) -> str:
         if self.settings.model is None:

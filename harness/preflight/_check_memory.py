@@ -105,7 +105,7 @@ CHECKS = (
         "memory.used",
         "memory in use, the driver's reserved part split off",
         f"at most {size(FLOOR)} on every GPU that is used",
-        "an idle GPU shows 0 to about 20 MiB; the smallest CUDA context takes over 100 MiB. The "
+        "an idle GPU shows 0 to about 20 MiB; a CUDA context takes 100 MiB or more. The "
         "process list only explains the figure: it may be empty or wrong where memory is held",
         _used,
     ),

@@ -121,9 +121,8 @@ def _device(index: int, parts: _Parts, *, ended_early: bool) -> Device:
         holders=tuple(Holder(pid, kind, used) for pid, kind, used in last.get("holders", ())),
         mig=(bool(mode[0]), bool(mode[1])),
         slices=tuple(
-            Slice(uuid, _memory(last["slices"][number]), _used(seen, number))
+            Slice(uuid, _memory(last["slices"][number] if last else None), _used(seen, number))
             for number, uuid in enumerate(parts.mig.get("uuids", ()))
-            if last
         ),
         health=Health(**{name: parts.health.get(name) for name in _HEALTH}),
         problems=tuple(problems),

@@ -145,9 +145,11 @@ def _device(nvml: Any, index: int, emit: Emit, options: dict[str, Any], clock: A
         facts["name"] = _text(asked("name", lambda: nvml.nvmlDeviceGetName(handle)))
         facts["uuid"] = _text(asked("uuid", lambda: nvml.nvmlDeviceGetUUID(handle)))
     emit(facts)
-    if handle is None or options["brief"]:
-        return handle
+    if handle is None:
+        return None
     slices = _slices(nvml, handle, Asked(), emit, index)
+    if options["brief"]:
+        return handle
     _samples(nvml, handle, slices, index, emit, options, clock)
     emit({"event": "health", "index": index, **_health(nvml, handle)})
     return handle

@@ -38,14 +38,19 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 """In the order in which they are shown."""
 
+ALL: Final = "all"
+"""Stands for every check where some are left out."""
+
 
 def skipped(names: Collection[str]) -> frozenset[str]:
-    """Return the ids of checks that a user turned off by id or by family.
+    """Return the ids of checks that a user turned off by id, by family, or with ``all``.
 
     Raises:
         UsageError: ``preflight.unknown-check``.
     """
     known = {check.id for check in CHECKS}
+    if ALL in names:
+        return frozenset(known)
     families = {check.family for check in CHECKS}
     if unknown := [name for name in names if name not in known | families]:
         raise UsageError(

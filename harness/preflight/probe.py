@@ -25,7 +25,7 @@ from harness.preflight.facts import BEYOND, Census
 CHILD: Final = Path(__file__).with_name("_nvml_child.py")
 FLOOR: Final = 64 << 20
 """Bytes used below which a device counts as empty: an idle one shows 0 to about 20 MiB, and the
-smallest CUDA context takes well over 100 MiB."""
+smallest CUDA contexts take about 100 MiB."""
 
 _REPORTED_LATE = 0.4
 _CRASHES = 3

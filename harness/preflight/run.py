@@ -28,6 +28,7 @@ class Asked:
         size: Settings of the engine; its ranks are ``devices``.
         out: Output folder.
         python: Interpreter that has vLLM.
+        cuda: CUDA version that its wheels were built with; None asks the interpreter.
     """
 
     profile: str | None = None
@@ -36,6 +37,7 @@ class Asked:
     size: EngineSize = field(default_factory=EngineSize)
     out: Path | None = None
     python: Path = field(default_factory=lambda: Path(sys.executable))
+    cuda: str | None = None
 
 
 def need_of(asked: Asked) -> Need:
@@ -53,7 +55,8 @@ def need_of(asked: Asked) -> Need:
             where="the command line",
             next="leave one out",
         )
-    cuda, named = cuda_of(asked.python), asked.profile or asked.model
+    cuda = cuda_of(asked.python) if asked.cuda is None else asked.cuda
+    named = asked.profile or asked.model
     if named is not None:
         devices = asked.devices or 1
         try:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,11 +13,8 @@ import pytest
 import harness.engine_facts
 import harness.models
 import harness.plugin.extraction  # noqa: F401
+from fixtures import fake_nvml
 from tests.unit.interpreters import StandIn
-
-
-class NoDriverError(Exception):
-    """What NVML raises where there is no driver."""
 
 
 class Inner:
@@ -49,18 +44,16 @@ class Inner:
 
     def gpus(self, names: Sequence[str]) -> None:
         """Give the machine GPUs of these names; none means that there is no driver."""
-        nvml: Any = ModuleType("pynvml")
+        system = {} if names else {"errors": {"nvmlInit": 9}}
+        self.box({"devices": [{"name": name} for name in names], "system": system})
 
-        def start() -> None:
-            if not names:
-                raise NoDriverError("Driver Not Loaded")
-
-        nvml.nvmlInit = start
-        nvml.nvmlShutdown = lambda: None
-        nvml.nvmlDeviceGetCount = lambda: len(names)
-        nvml.nvmlDeviceGetHandleByIndex = lambda index: index
-        nvml.nvmlDeviceGetName = lambda handle: names[handle]
-        self._monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    def box(self, state: Mapping[str, Any]) -> None:
+        """Put a box of ``fixtures/fake_nvml`` in this machine's place, without a child."""
+        whole = fake_nvml.expand(state)
+        replace = self._monkeypatch.setattr
+        replace("harness.preflight.probe.census", lambda probe=None: fake_nvml.read(whole, probe))
+        replace("harness.preflight.check.look", lambda *_, **__: fake_nvml.machine(whole))
+        replace("harness.preflight.check.SystemProcesses", lambda: fake_nvml.FakeProcesses(whole))
 
     def run(self, source: str, *args: str, python: StandIn | None = None) -> pytest.RunResult:
         """Run a test file in this process."""
