@@ -147,9 +147,10 @@ class Host:
         Raises:
             EngineFailed: The operation's own id, ``engine.error``, ``host.deadline``,
                 ``host.engine-died``, ``host.worker-died``, ``host.process-stopped``,
-                ``host.reaper-died``, ``host.doomed``, ``host.protocol`` or ``host.failed-before``; ``details`` holds ``op``,
-                ``seconds``, ``log_tail`` and, by case, ``exit_code``, ``signal``, ``notes``,
-                ``stacks``, ``traceback``.
+                ``host.reaper-died``, ``host.doomed``, ``host.protocol`` or
+                ``host.failed-before``; ``details`` holds ``op``, ``seconds``, ``log_tail`` and,
+                by case, ``exit_code``, ``signal``, ``notes``, ``stacks``, ``traceback``, and of
+                a load ``phase``, ``expected_seconds``, ``saved_seconds``.
             UsageError: ``host.closed``, ``host.not-started``, ``host.busy``,
                 ``host.bad-request``.
         """
@@ -165,6 +166,8 @@ class Host:
                 raise self._lost(error) from error.__cause__
             except BaseException as error:
                 # Also an error of on_event and Ctrl-C: the rest of the reply would go astray.
+                if not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+                    conversation.leave_stacks()  # A time limit of the test that waits.
                 self._abandon(error)
                 raise
         finally:

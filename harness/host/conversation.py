@@ -19,6 +19,7 @@ from harness.host.failures import Context
 from harness.host.launch import Launched
 from harness.host.private import left_on_disk
 from harness.host.spec import HostSpec
+from harness.host.stacks import spy
 from harness.host.watch import Call, Unwatched, Watcher
 from harness.host.wire import PROTOCOL, Channel, ProtocolError
 
@@ -231,9 +232,15 @@ class Conversation:
         return error
 
     def _late(self, context: Context) -> EngineFailed:
-        tail, mark = context.last_lines(), self._log.size()
-        stacks: list[str] = []
+        tail = context.last_lines()
+        return context.late(tail, self.leave_stacks())
+
+    def leave_stacks(self) -> list[str]:
+        """Have every process write its stacks into the log; return what came at once."""
+        mark = self._log.size()
         # Before its greeting the child has no handler for the signal.
-        if self._greeted and self._launched.dump_stacks():
-            stacks = self._log.settled(mark, _STACKS_S)
-        return context.late(tail, stacks)
+        if not (self._greeted and self._running() and self._launched.dump_stacks()):
+            return []
+        stacks = self._log.settled(mark, _STACKS_S)
+        spy(self._launched.tree(), self._spec.log)
+        return stacks

@@ -76,9 +76,9 @@ class LoadProgress:
     def text(self) -> str:
         """Where the load is, such as ``loading: weights 3 of 64, 2:10, about 17:50 left``."""
         left = ""
-        if self.eta_s:
+        if self.eta_s and self.eta_s >= 1:
             left = f", about {clock(self.eta_s)} left"
-        elif self.new_phase and self.expected_s and self.phase != Phase.READY:
+        elif self.expected_s and self.seconds > self.expected_s and self.phase != Phase.READY:
             left = f", longer than the expected {clock(self.expected_s)}"
         return f"loading: {self.where}, {clock(self.seconds)}{left}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.plugins import Inner, inner
@@ -60,11 +62,20 @@ def test_call_cut_off_by_a_limit_puts_the_engine_out_of_use(inner: Inner) -> Non
             engine.hidden_states([[1, 2]])
         """,
         *TIMEOUT,
+        "--junitxml=junit.xml",
     )
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines(["*out of use since: Failed: Timeout (>1.0s)*"])
     assert result.duration < 30
     assert not inner.python.running()
+    # What is left to find out why: both tests in the JUnit file, the stacks in the log.
+    junit = (inner.pytester.path / "junit.xml").read_text()
+    assert 'name="test_hanging"' in junit
+    assert "out of use since: Failed: Timeout" in junit
+    (line,) = [line for line in result.outlines if line.startswith("engine log: ")]
+    log = Path(line.removeprefix("engine log: ")).read_text()
+    assert "most recent call first" in log
+    assert "arithmetic.py" in log
 
 
 def test_limit_that_ends_pytest_itself_ends_the_engine_too(inner: Inner) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from harness import state
-from harness.host import code_on_disk, loads, pulse, room
+from harness.host import code_on_disk, loads, pulse, room, stacks
 from harness.host.aftermath import DeviceMemory
 from harness.host.loads import Expected, LoadKind, clock
 from harness.host.phases import LoadTrack, Phase, Sighting
@@ -261,3 +262,32 @@ def test_memory_that_cannot_be_read_is_not_called_back() -> None:
 
 def test_shared_memory_floor_is_above_a_segment_of_nccl() -> None:
     assert room.SHM_FLOOR > 7_340_384
+
+
+def test_stacks_of_py_spy_go_to_the_log_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("before\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert stacks.spy([ENGINE], log) == 0
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "py-spy"
+    program.write_text('#!/bin/sh\necho "asked: $@"\n')
+    program.chmod(0o755)
+    assert stacks.spy([Process(5, 77, name="engine")], log) == 1
+    assert log.read_text() == (
+        "before\npy-spy dump of engine (pid 5):\nasked: dump --native --pid 5\n"
+    )
+
+
+def test_py_spy_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    begun = time.monotonic()
+    stacks.spy([ENGINE, ENGINE, ENGINE], tmp_path / "log", seconds=0.3)
+    assert time.monotonic() - begun < 3
