@@ -12,21 +12,9 @@ from blake3 import blake3
 import harness
 from harness.patches import PATCHES
 
-LIVES_ON: Final = (
-    "errors.py",
-    "host",
-    "inside",
-    "layers",
-    "lease/address.py",
-    "lease/keeper.py",
-    "lease/messages.py",
-    "lease/service.py",
-)
-"""What the two processes of a lease, engine and keeper, hold in memory: a change there would
-not be in force. The rest of the harness runs anew in every session."""
-
-IN_ENGINE: Final = ("harness/errors.py", "harness/inside/", "harness/layers/")
-"""Those of them that the engine's processes import."""
+IN_ENGINE: Final = ("errors.py", "inside", "layers")
+"""What the engine's processes import from us: a change there would not be in force. The keeper
+only forwards messages, whose form has a number of its own; the rest runs anew in every session."""
 
 _SUFFIXES = (".py", ".so")
 
@@ -37,11 +25,11 @@ def package() -> Path:
 
 
 def code_digests(root: Path | None = None) -> dict[str, str]:
-    """Return a digest for each file of ours that lives on in a lease, by ``harness/...`` name."""
+    """Return a digest for each file of ours that lives on in an engine, by ``harness/...`` name."""
     base = package() if root is None else root
     return {
         f"harness/{path.relative_to(base).as_posix()}": _digest(path)
-        for name in LIVES_ON
+        for name in IN_ENGINE
         for path in _sources(base / name)
     }
 

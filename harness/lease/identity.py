@@ -46,9 +46,7 @@ class Difference:
     @property
     def in_engine(self) -> bool:
         """Whether it lies in a file that the engine reads during its load, at no certain time."""
-        if self.part == "code":
-            return self.name.startswith(files.IN_ENGINE)
-        return self.part in ("model", "engine files")
+        return self.part in ("code", "model", "engine files")
 
     def __str__(self) -> str:
         if self.part in VALUES:

@@ -7,19 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import engine_facts
+import pytest
+
+from harness import engine_facts, state
+from harness.capture.session import Deadlines
 from harness.engine_facts import Inspection
 from harness.errors import EngineFailed, HarnessError
+from harness.extraction import EngineOptions
 from harness.host import processes
 from harness.host.processes import Process
 from harness.host.record import this_machine
-from harness.lease import address, record
+from harness.lease import address, asked, keeper, record
 from harness.lease.client import AttachedHost
+from harness.lease.condition import Condition, judge
 from harness.lease.record import Book, Client, Lease
 from harness.lease.service import End, Service
+from harness.lease.start import start
+from harness.lease.stop import stop
+from tests.unit.interpreters import StandIn
 
 
 def facts_of(python: Path) -> Inspection:
@@ -172,3 +181,102 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
         yield one
     finally:
         one.close()
+
+
+class Box:
+    """A state folder, a model and a stand-in for an interpreter with vLLM."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder, self.model = folder, model
+        self.python = StandIn(folder / "vllm")
+        self.book = Book(folder / "state")
+        self._threads: list[threading.Thread] = []
+
+    def options(self, **changes: Any) -> EngineOptions:
+        values = {"model": self.model, "layers": "1,3,4", "python": self.python.python, **changes}
+        return EngineOptions(**values)
+
+    def start(self, name: str = "one", *, seconds: float = 300.0, **settings: Any) -> Lease:
+        """Start a keeper in a process of its own, as the command does."""
+        changes = settings.pop("options", {})
+        return start(
+            self.options(**changes), name=name, seconds=seconds, book=self.book, **settings
+        )
+
+    def hold(self, name: str = "one", *, seconds: float = 300.0, **changes: Any) -> Lease:
+        """Run a keeper in a thread, which saves half a second, and wait as ``start`` does."""
+        news, writer = os.pipe()
+        order = {
+            "name": name,
+            "seconds": seconds,
+            "options": asked.to_json(self.options(**changes)),
+            "deadlines": asdict(Deadlines()),
+            "spool": None,
+        }
+        one = keeper.Keeper(order, keeper.News(writer), self.book)
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                one.run()
+            except BaseException as error:
+                failures.append(error)
+            one._news.close()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        thread.stop = one.stop  # type: ignore[attr-defined]
+        while os.read(news, 65536):
+            pass
+        os.close(news)
+        if failures or not (lease := self.book.read(name)):
+            thread.join(10)
+            raise failures[0]
+        return lease
+
+    def judged(self, name: str = "one") -> Any:
+        lease = self.book.read(name)
+        assert lease is not None
+        return judge(lease)
+
+    def until(self, condition: Condition, name: str = "one") -> None:
+        limit = time.monotonic() + 10
+        while self.judged(name).condition is not condition:
+            assert time.monotonic() < limit, self.judged(name)
+            time.sleep(0.01)
+
+    def tree(self, lease: Lease) -> list[Process]:
+        """The engine, what is below it, and the reaper above it."""
+        assert lease.engine is not None
+        engine = processes.read(lease.engine.pid)
+        assert engine is not None
+        reaper = processes.read(engine.parent)
+        assert reaper is not None
+        return [reaper, engine, *processes.descendants([engine.pid])]
+
+    def files(self) -> list[str]:
+        """What lies in the state folder, but for the lock and how long loads have taken."""
+        root = self.book.folder.parent
+        found = (str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
+        return sorted(n for n in found if n != "leases/.lock" and not n.startswith("loads/"))
+
+    def end(self) -> None:
+        for thread in self._threads:
+            thread.stop()  # type: ignore[attr-defined]
+            thread.join(10)
+        for lease in self.book.all():
+            if lease.keeper.pid != os.getpid():
+                stop(lease.name, force=True, book=self.book)
+        assert not self.python.running()
+
+
+@contextmanager
+def box_in(folder: Path, model: Path) -> Iterator[Box]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(state.VARIABLE, str(folder / "state"))
+        patch.setattr("harness.extraction.plan.inspect", facts_of)
+        patch.setattr(keeper, "_print_into", lambda path: None)
+        one = Box(folder, model)
+        yield one
+        one.end()
