@@ -302,6 +302,30 @@ def test_an_engine_in_another_dtype_holds_that_dtype() -> None:
         estimate(tiny, EngineSize(dtype="float16"))
 
 
+def test_a_cut_checkpoint_is_no_longer_counted_by_its_files(tmp_path: Path) -> None:
+    model = folder_model(models.make(TINY, tmp_path / "model", layers=3))
+    cut = model.with_layers(2)
+    assert cut.read_bytes == cut.checkpoint_bytes < model.checkpoint_bytes < model.read_bytes
+
+
+def test_a_vision_tower_is_read_in_either_schema(tmp_path: Path) -> None:
+    made = models.make("kimi-k2.5-slice", tmp_path / "model")
+    config = json.loads((made / "config.json").read_text())
+    vision = config["vision_config"]
+    config["vision_config"] = {k: v for k, v in vision.items() if k[:3] not in ("vt_", "ini")}
+    assert config["vision_config"] != vision
+    (made / "config.json").write_text(json.dumps(config))
+    assert models.shape_of(made).vision == KIMI.shape.vision
+
+
+def test_the_host_holds_a_process_for_each_rank_and_the_rows_in_flight() -> None:
+    one, eight = needs(KIMI, 1).host, needs(KIMI, 8).host
+    assert eight[0].bytes == 8 * one[0].bytes > 8 * GIB
+    rows = {term.name: term.bytes for term in eight}["rows in flight, pinned"]
+    assert rows > 0.82e9  # seen in flight on an H200 at 8,192 tokens a step
+    assert rows == (2 * 8192 + 8192) * 57_344
+
+
 def test_a_vision_tower_counts_only_where_it_is_built() -> None:
     without, built = needs(KIMI, 8), needs(KIMI, 8, engine=EngineSize(vision=True))
     assert (built.weight_bytes - without.weight_bytes) / GIB == pytest.approx(0.88, abs=0.01)
