@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.5
 _STOPPED_S = 1.0
-_KEEPER_S = 0.5
+_KEEPER_S = 3.0  # It ends within milliseconds, on a busy machine within a second.
 _SURVIVOR_S = 5.0
 _RESET = (
     signal.SIGHUP,

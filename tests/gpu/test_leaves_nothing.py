@@ -1,7 +1,7 @@
 """Memory of the GPUs comes back, one session has them at a time, and the engine loads once.
 
-Each test runs a pytest session of its own with the plugin, so the session that runs these tests must
-not have an engine loaded itself: give this file to pytest alone.
+Each test runs a pytest session of its own with the plugin, so the session that runs these tests
+must not have an engine loaded itself: give this file to pytest alone.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def find(machine: Double, *records: EngineRecord | None) -> list[Found]:
 
 
 def carry_out(machine: Double, steps: tuple[Step, ...], meter: Gauge | None = None) -> Result:
-    patience = Patience(polite=1.0, kill=1.0, memory=10.0)
+    patience = Patience(polite=1.0, kill=4.0, memory=20.0)
     reclaimer = Reclaimer(machine, meter or Gauge(machine), me=ME.pid, patience=patience)
     (result,) = reclaimer.carry_out(steps)
     return result
@@ -287,7 +287,7 @@ def test_unkillable_process_is_a_verdict_and_no_loop(machine: Double, home: Path
     state.write_record(path_of("t1"), record(home).to_json())
     result = carry_out(machine, plan_steps(find(machine, record(home))))
     assert not result.clean
-    assert machine.now < 5
+    assert machine.now < 6
     ((text, next),) = result.problems()
     assert text == "VLLM::Worker_TP0 (pid 202, state R) does not end on SIGKILL"
     assert "operator" in next
@@ -344,7 +344,7 @@ def test_memory_without_a_process_is_held_below_the_runtime(machine: Double, hom
     (held,) = result.held
     assert (held.index, held.cause, held.pids) == (2, Cause.BELOW, ())
     assert "device 2: 75,728 MiB used" in str(held)
-    assert machine.now >= 10
+    assert machine.now >= 20
     assert not result.clean
 
 
@@ -369,7 +369,7 @@ def test_memory_of_a_process_that_does_not_end_is_blamed_on_it_without_waiting(
     result = carry_out(machine, plan_steps(find(machine, record(home))), meter)
     (held,) = result.held
     assert (held.cause, held.pids) == (Cause.ALIVE, (WORKER.pid,))
-    assert machine.now < 5
+    assert machine.now < 6
 
 
 def test_memory_of_others_is_neither_waited_for_nor_complained_of(
