@@ -398,6 +398,19 @@ def test_container_that_hides_holders_looks_at_the_devices_of_the_record(
     assert carry_out(machine, steps, meter).clean
 
 
+def test_device_where_the_driver_lists_others_only_does_not_concern_us(
+    machine: Double, home: Path
+) -> None:
+    ours, theirs = Gauge(machine, {WORKER.pid: GIB}), DeviceUse(3, 50 * GIB)
+
+    class Both(Gauge):
+        def read(self) -> tuple[DeviceUse, ...]:
+            return (*(ours.read() or ()), theirs)
+
+    steps = plan_steps(find(machine, record(home, devices="2,3")))
+    assert carry_out(machine, steps, Both(machine)).clean
+
+
 def test_devices_are_chosen_as_the_variable_names_them() -> None:
     reading = (DeviceUse(0, 0, "GPU-aa"), DeviceUse(1, 0, "GPU-bb"), DeviceUse(2, 0, "GPU-bc"))
     assert chosen(reading, None) == {0, 1, 2}
