@@ -9,12 +9,13 @@ from harness.cli import (
     _doctor,
     _engine,
     _extract,
+    _gate,
     _model,
     _patches,
     _plan,
     _preflight,
     _reclaim,
-    _seams,
+    _surface,
     _verify,
 )
 from harness.cli._root import app
@@ -27,13 +28,16 @@ app.command("verify")(_verify.verify)
 app.command("compare")(_compare.compare)
 app.command("doctor")(_doctor.doctor)
 app.command("preflight", epilog=_preflight.EPILOG)(_preflight.preflight)
+app.command("gate")(_gate.gate)
 app.command("plan")(_plan.plan)
 app.add_typer(_engine.app, name="engine")
 app.command("reclaim")(_reclaim.reclaim)
 app.add_typer(_baseline.app, name="baseline")
 app.add_typer(_model.app, name="model")
 app.add_typer(_patches.app, name="patches")
-app.add_typer(_seams.app, name="seams")
+app.add_typer(_surface.app, name="surface")
+# The group's former name.
+app.add_typer(_surface.app, name="seams", hidden=True)
 
 
 def main() -> None:

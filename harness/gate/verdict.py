@@ -144,6 +144,7 @@ class SeamVerdict:
         breaks: Consumers that this takes from working to not working; empty where a change is
             news only, or repaired by a patch.
         repaired_by: Patches that repair it.
+        doubts: Consumers of which the files do not tell whether they still work.
     """
 
     id: str
@@ -153,6 +154,7 @@ class SeamVerdict:
     hint: str = ""
     breaks: tuple[str, ...] = ()
     repaired_by: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -164,6 +166,7 @@ class SeamVerdict:
             "hint": self.hint,
             "breaks": list(self.breaks),
             "repaired_by": list(self.repaired_by),
+            "doubts": list(self.doubts),
         }
 
 

@@ -40,7 +40,7 @@ def by_probe(
     def judge(surface: Surface) -> State:
         value = surface.probe(probe)
         said = "has a shape not known" if value == UNKNOWN else f"says {value}"
-        state = answers.get(value, broken(f"the probe {probe} {said}"))
+        state = answers.get(value, broken(f"the probe {probe} {said}", unsure=True))
         return also(surface) if also and state.status is Status.NEEDED else state
 
     return judge

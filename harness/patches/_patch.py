@@ -71,6 +71,8 @@ class Patch:
         upstream: Where the change came from.
         environment: Variables that the processes must have.
         generation: 1: speculators' in-process generator.
+        repairs: Findings of 0.3.0's own calls that it makes good: seam -> what :func:`bind` says
+            there, as ``kind:subject`` with the last part of the subject.
     """
 
     id: str
@@ -87,6 +89,7 @@ class Patch:
     upstream: str
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     generation: int = 1
+    repairs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -26,10 +26,13 @@ class State:
     Attributes:
         status: What the patch is to the environment.
         reason: Why, in a few words.
+        unsure: It is ``broken`` because nobody knows what the release does: its code has a shape
+            that no probe knows.
     """
 
     status: Status
     reason: str
+    unsure: bool = False
 
     def __str__(self) -> str:
         return f"{self.status}: {self.reason}"
@@ -45,9 +48,9 @@ def obsolete(reason: str) -> State:
     return State(Status.OBSOLETE, reason)
 
 
-def broken(reason: str) -> State:
-    """The patch would not hold."""
-    return State(Status.BROKEN, reason)
+def broken(reason: str, *, unsure: bool = False) -> State:
+    """The patch would not hold, or nobody knows whether it would."""
+    return State(Status.BROKEN, reason, unsure)
 
 
 def in_force(reason: str) -> State:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from harness.seams._fields import Field
 from harness.seams._open import open_source
 from harness.seams._read import read_surface, surface_of
-from harness.seams.binding import Finding, bind, bind_call
+from harness.seams._source import Named, Source
+from harness.seams.binding import Finding, bind, bind_call, call_problems
 from harness.seams.inventory import BY_ID, SEAMS, used_by
 from harness.seams.recorded import recorded, releases
 from harness.seams.seam import Call, Consumer, Kind, Seam, Use
@@ -26,11 +27,14 @@ __all__ = [
     "Field",
     "Finding",
     "Kind",
+    "Named",
     "Seam",
+    "Source",
     "Surface",
     "Use",
     "bind",
     "bind_call",
+    "call_problems",
     "open_source",
     "read_surface",
     "recorded",

@@ -226,6 +226,7 @@ SCHEDULING = (
         (f"{_SCHEDULER}.finish_requests",),
         tuple(Use(by, (call(positional=2),), note=_GENERATOR) for by in (V03, V04)),
         owners=("Scheduler",),
+        result_unused=True,
     ),
     Seam(
         "scheduler.update_from_output",

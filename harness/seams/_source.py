@@ -33,6 +33,9 @@ class Source(Protocol):
     def read(self, path: str) -> str | None:
         """Return the text of ``vllm/...``, or None where there is no such file."""
 
+    def paths(self) -> Iterator[str]:
+        """Yield the path of every Python file of the package."""
+
 
 @dataclass(frozen=True)
 class Named:
@@ -65,6 +68,11 @@ class FolderSource:
         file = self._root / path
         return _text(file.read_bytes()) if file.is_file() else None
 
+    def paths(self) -> Iterator[str]:
+        """Yield every ``vllm/....py``."""
+        for file in (self._root / PACKAGE).rglob("*.py"):
+            yield file.relative_to(self._root).as_posix()
+
 
 class ZipSource:
     """A wheel, read in place."""
@@ -88,6 +96,10 @@ class ZipSource:
         except _BROKEN as error:
             raise _broken(self._wheel, error) from error
 
+    def paths(self) -> Iterator[str]:
+        """Yield every ``vllm/....py``."""
+        return (n for n in self._names if n.startswith(f"{PACKAGE}/") and n.endswith(".py"))
+
     def metadata(self) -> Iterator[str]:
         """Yield the text of each ``METADATA``."""
         for name in sorted(self._names):
@@ -110,6 +122,10 @@ class TextSource:
     def read(self, path: str) -> str | None:
         """Return a file's text, or None."""
         return self._texts.get(path)
+
+    def paths(self) -> Iterator[str]:
+        """Yield every ``vllm/....py``."""
+        return iter(self._texts)
 
 
 def open_wheel(wheel: Path, release: str | None = None) -> Named:

@@ -73,6 +73,16 @@ class Finding:
             "unreadable": f"cannot be read: {self.found}",
         }[self.kind]
 
+    @property
+    def key(self) -> str:
+        """Kind and subject without places, such as ``needs-argument:block_size``."""
+        return f"{self.kind}:{self.subject.rpartition(':')[2].rpartition('.')[2]}"
+
+    @property
+    def reason_at_seam(self) -> str:
+        """The finding with its seam, such as ``scheduler needs block_size``."""
+        return f"{self.seam} {self.reason}"
+
     def __str__(self) -> str:
         return f"{self.by}: {self.seam} {self.reason}"
 
@@ -97,6 +107,11 @@ def bind(
 
 def bind_call(signature: inspect.Signature, call: Call) -> tuple[FindingKind, str] | None:
     """Return why a call would raise ``TypeError``, with the argument; None where it binds."""
+    return next(call_problems(signature, call), None)
+
+
+def call_problems(signature: inspect.Signature, call: Call) -> Iterator[tuple[FindingKind, str]]:
+    """Yield every reason why a call would raise ``TypeError``, with the argument."""
     parameters = signature.parameters.values()
     kinds = {parameter.kind for parameter in parameters}
     takes = [
@@ -106,12 +121,15 @@ def bind_call(signature: inspect.Signature, call: Call) -> tuple[FindingKind, st
     ]
     by_place = {parameter.name for parameter in takes[: call.positional]}
     by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    found = False
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in call.keywords:
             if name not in by_name:
-                return ("unknown-keyword", name)
+                found = True
+                yield ("unknown-keyword", name)
     if call.positional > len(takes) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        return ("too-many-arguments", f"{call.positional} by place, {len(takes)} taken")
+        found = True
+        yield ("too-many-arguments", f"{call.positional} by place, {len(takes)} taken")
     for parameter in parameters:
         given = parameter.name in by_place or parameter.name in call.keywords
         optional = parameter.default is not parameter.empty or parameter.kind in (
@@ -119,12 +137,14 @@ def bind_call(signature: inspect.Signature, call: Call) -> tuple[FindingKind, st
             parameter.VAR_KEYWORD,
         )
         if not given and not optional:
-            return ("needs-argument", parameter.name)
+            found = True
+            yield ("needs-argument", parameter.name)
+    if found:
+        return
     try:
         signature.bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
     except TypeError as error:
-        return ("unreadable", str(error))
-    return None
+        yield ("unreadable", str(error))
 
 
 def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
@@ -163,7 +183,5 @@ def _check_calls(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
         if signature is None:
             yield Finding(seam.id, use.by, "unreadable", str(call), str(call), entry.kind)
             return
-        problem = bind_call(signature, call)
-        if problem is not None:
-            kind, subject = problem
+        for kind, subject in call_problems(signature, call):
             yield Finding(seam.id, use.by, kind, subject, str(call), entry.signature or "")

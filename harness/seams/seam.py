@@ -86,6 +86,7 @@ class Seam:
         owners: Classes that must define the member themselves; empty for any. A method that
             survives only in an abstract base still resolves, but is another method.
         note: The fact behind it, with its release.
+        result_unused: Nobody looks at what a call of it returns.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Seam:
     uses: tuple[Use, ...]
     owners: tuple[str, ...] = ()
     note: str = ""
+    result_unused: bool = False
 
     def use(self, by: Consumer) -> Use | None:
         """Return how a consumer relies on it, or None."""

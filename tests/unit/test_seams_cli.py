@@ -1,4 +1,4 @@
-"""Contracts of ``harness seams``."""
+"""Contracts of ``harness surface``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = {"m.py": "def f(a): ...\n"}
 
 
 def _run(*args: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["seams", *args])
+    done = CliRunner().invoke(app, ["surface", *args])
     assert done.exit_code == code, done.output
     return done.stdout
 

@@ -45,4 +45,5 @@ PATCH = Patch(
     releases=">=0.12",
     retire_when="speculators 0.3 is no longer used: 0.4.0 leaves it out",
     upstream="vLLM 0.12.0, vllm/v1/core/kv_cache_utils.py: the groups hold the specs",
+    repairs={"kv.config-from-groups": "unknown-keyword:kv_cache_specs"},
 )

@@ -53,4 +53,5 @@ PATCH = Patch(
     releases=">=0.17",
     retire_when="speculators 0.3 and 0.4 are no longer used: both pass it",
     upstream="vLLM 0.17.0, vllm/v1/request.py: the sampling parameters hold it",
+    repairs={"request": "unknown-keyword:eos_token_id"},
 )

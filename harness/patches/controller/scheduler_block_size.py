@@ -70,4 +70,5 @@ PATCH = Patch(
     retire_when="speculators' in-process generator is no longer used: 0.4.0 passes the one that "
     "it asked for, which need not be the one in use",
     upstream="vLLM 0.11.1, vllm/v1/core/sched/scheduler.py",
+    repairs={"scheduler": "needs-argument:block_size"},
 )

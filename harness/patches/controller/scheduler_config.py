@@ -45,4 +45,5 @@ PATCH = Patch(
     releases=">=0.12",
     retire_when="speculators 0.3 is no longer used: 0.4.0 passes it",
     upstream="vLLM 0.12.0, vllm/config/scheduler.py: an InitVar without default",
+    repairs={"config.scheduler": "needs-argument:is_encoder_decoder"},
 )

@@ -97,4 +97,8 @@ PATCH = Patch(
     retire_when="speculators' in-process generator is no longer used: 0.4.0 rebuilds it too",
     upstream="vLLM 0.11.1 (embed_input_ids), 0.12.0 (llama_4_scaling), 0.25.0 (rows split over "
     "ranks), vllm/model_executor/models/deepseek_v2.py",
+    repairs={
+        "deepseek.model.embed": "moved:get_input_embeddings",
+        "llama.model.embed": "moved:get_input_embeddings",
+    },
 )

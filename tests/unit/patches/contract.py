@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from harness.errors import Refused
 from harness.patches import Change, Modules, Patch, Status, by_id
 from harness.seams import Entry, Surface, recorded, releases
+from harness.seams.recorded import added
 from tests.unit.patches.fakes import handed, modules_of
 
 RELEASES = releases()
@@ -61,6 +62,8 @@ class Contract:
         if release not in SpecifierSet(self.patch.releases):
             assert state.status is Status.OBSOLETE, state
             return
+        if state.status is Status.OBSOLETE and release in added():
+            return  # a candidate of the gate has repaired the fault itself
         assert state.status is Status.NEEDED, state
         patch, modules = self.patch, self.modules(release)
         before = found(patch, modules)

@@ -1,4 +1,4 @@
-"""``harness seams record`` and ``harness seams show``."""
+"""``harness surface record``, ``show`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from harness.cli._outcome import command, log, print_json
 from harness.errors import UsageError
 from harness.seams import Consumer, Finding, Surface, bind, read_surface, surface_of
+from harness.seams.diff import diff
 
 app = typer.Typer(
     help="What a vLLM release offers where the harness and speculators touch it.",
@@ -72,6 +73,36 @@ def show(
     console = Console()
     console.print(_probes(surface))
     console.print(_findings(findings))
+
+
+@app.command("diff")
+@command
+def diff_surfaces(
+    first: Annotated[str, typer.Argument(help=f"A recorded release such as 0.16.0. {_SOURCE}")],
+    second: Annotated[str, typer.Argument(help="The other one.")],
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show all that differs between two releases; harness gate says what of it matters."""
+    old, new = surface_of(first), surface_of(second)
+    found = diff(old, new)
+    if json_output:
+        print_json(
+            {
+                "first": _head(old),
+                "second": _head(new),
+                "differences": [vars(one) for one in found],
+            }
+        )
+        return
+    if not found:
+        Console().print(f"{old.release} and {new.release} offer the same at every seam")
+        return
+    table = Table(title=f"from {old.release} to {new.release}")
+    for column in ("seam or probe", "part", "before", "after"):
+        table.add_column(column, overflow="fold")
+    for one in found:
+        table.add_row(*map(escape, (one.id, one.member or one.of, one.before, one.after)))
+    Console().print(table)
 
 
 def _head(surface: Surface) -> dict[str, str]:

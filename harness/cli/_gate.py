@@ -1,0 +1,112 @@
+"""``harness gate``: may vLLM be upgraded?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli._gate_tables import show
+from harness.cli._outcome import command, print_json
+from harness.errors import UsageError
+from harness.gate.candidate import Candidate, candidate_of, known, known_good
+from harness.gate.ladder import run_gate
+from harness.gate.verdict import Rung
+
+_CANDIDATE = (
+    "A version such as 0.33.0 (recorded, or fetched by pip), latest, a wheel, a source archive, "
+    "a folder that holds vllm/, an environment or its interpreter. Without it, --python."
+)
+
+
+@command
+def gate(
+    candidate: Annotated[str | None, typer.Argument(help=_CANDIDATE)] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="The release that works for you, named as the candidate is. By default the "
+            "newest recorded one that is not newer than the candidate.",
+        ),
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="Interpreter of an environment with the candidate, for rung cpu and up."),
+    ] = None,
+    rungs: Annotated[
+        str,
+        typer.Option(help="What to climb: static, mock, cpu, gpu, full, parted by commas."),
+    ] = "static",
+    release: Annotated[
+        str | None, typer.Option(help="Version of a source that does not tell it.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say what a vLLM release breaks, before it is installed, and climb to proof.
+
+    Exit code 0: ok, or ok with patches; 1: regressed; 4: unknown or not comparable.
+    """
+    wanted = _rungs(rungs)
+    with _named(candidate, python, release) as asked, _known(from_, asked) as good:
+        result = run_gate(asked, good, rungs=wanted, python=python)
+    if json_output:
+        print_json(result.to_json())
+    else:
+        show(result)
+    raise typer.Exit(int(result.verdict.exit_code))
+
+
+@contextmanager
+def _named(candidate: str | None, python: Path | None, release: str | None) -> Iterator[Candidate]:
+    name = candidate or (str(python) if python is not None else None)
+    if name is None:
+        raise UsageError(
+            "gate.no-candidate",
+            expected="a candidate, or --python with the interpreter of its environment",
+            found="neither",
+            where="the command line",
+            next="harness gate 0.32.0, or harness gate --help",
+        )
+    with candidate_of(name, release=release) as found:
+        if candidate is not None and python is not None:
+            _require_same(found, python)
+        yield found
+
+
+@contextmanager
+def _known(name: str | None, asked: Candidate) -> Iterator[Candidate | None]:
+    if name is not None:
+        with candidate_of(name) as found:
+            yield found
+        return
+    release = known_good(asked)
+    yield known(release) if release is not None else None
+
+
+def _require_same(asked: Candidate, python: Path) -> None:
+    with candidate_of(str(python)) as there:
+        if there.side.release != asked.side.release:
+            raise UsageError(
+                "gate.other-environment",
+                expected=f"an environment with vLLM {asked.side.release}",
+                found=f"vLLM {there.side.release}",
+                where=str(python),
+                next="leave --python out, or name the interpreter alone",
+            )
+
+
+def _rungs(text: str) -> tuple[Rung, ...]:
+    try:
+        return tuple(Rung(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise UsageError(
+            "gate.no-such-rung",
+            expected=", ".join(Rung),
+            found=text,
+            where="--rungs",
+            next="--rungs static,mock",
+        ) from error

@@ -1,0 +1,93 @@
+"""Which answers of a release's probes each consumer works with.
+
+An answer that is in neither set has never been seen: nobody knows whether the consumer works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.seams import Consumer, Surface
+
+_NATIVE, _PATCHED = Consumer.NATIVE, Consumer.PATCHED
+_GENERATOR = Consumer.SPECULATORS_0_3
+
+
+@dataclass(frozen=True)
+class Need:
+    """One consumer's reliance on one answer.
+
+    Attributes:
+        by: The consumer.
+        probe: The probe.
+        works: Answers that it works with, by a test on a real engine or by a patch.
+        fails: Answers that were seen in some release, and that it does not work with.
+    """
+
+    by: Consumer
+    probe: str
+    works: frozenset[str]
+    fails: frozenset[str] = frozenset()
+
+    def judge(self, surface: Surface) -> str:
+        """Return ``works``, ``fails`` or ``unknown``."""
+        value = surface.probe(self.probe)
+        if value in self.works:
+            return "works"
+        return "fails" if value in self.fails else "unknown"
+
+
+def _need(by: Consumer, probe: str, works: str, fails: str = "") -> Need:
+    return Need(by, probe, frozenset(works.split(" | ")), frozenset(fails.split(" | ")) - {""})
+
+
+NEEDS: tuple[Need, ...] = (
+    _need(_NATIVE, "native.targets", "any | listed with kimi", "absent | listed"),
+    _need(_NATIVE, "native.connector.write", "finish, locked", "absent | step | step, locked"),
+    _need(_NATIVE, "native.connector.rank", "0", "absent | all"),
+    _need(_NATIVE, "native.connector.layout", "NHD | LBNHC", "absent"),
+    _need(_NATIVE, "native.connector.finished-count", "own | inherited", "absent"),
+    _need(_NATIVE, "deepseek.capture", "inner, final", "none | inner"),
+    _need(_NATIVE, "deepseek.capture.point", "before", "none"),
+    _need(_NATIVE, "deepseek.supports-eagle3", "yes", "no"),
+    _need(_NATIVE, "kimi.supports-eagle3", "yes", "no | absent"),
+    _need(_NATIVE, "kimi.language-model", "DeepseekV2ForCausalLM", "DeepseekV2Model | absent"),
+    *(
+        _need(by, probe, works)
+        for by in (_NATIVE, _PATCHED, _GENERATOR)
+        for probe, works in (
+            ("worker-extension.mixed-in", "bases"),
+            ("worker-extension.collisions", "-"),
+        )
+    ),
+    *(
+        _need(by, probe, works)
+        for by in (_PATCHED, _GENERATOR)
+        for probe, works in (
+            ("kimi.language-model", "absent | DeepseekV2Model | DeepseekV2ForCausalLM"),
+            ("runner-v2.opt-out", "absent | yes"),
+            ("runner-v2.default-for", "absent | opt-in | listed | all"),
+            ("deepseek.layer.token-sharded", "no | yes"),
+            ("execute-model.two-phase", "no | yes"),
+        )
+    ),
+    *(
+        _need(_GENERATOR, probe, works)
+        for probe, works in (
+            ("execute-model.reentry-guard", "none | raises"),
+            ("collective-rpc.single-reply", "bare | list"),
+            ("async-scheduling.default", "on | off"),
+            ("prefix-caching.default", "None | True | False"),
+            ("initialize-from-config.warms-up", "yes | no"),
+            ("current-config.unset", "warns | raises"),
+            ("scheduler-config.required", "- | is_encoder_decoder, max_model_len"),
+            ("mla-block-size.overwritten", "yes | no"),
+        )
+    ),
+)
+
+
+def needs_of(consumer: Consumer) -> Iterator[Need]:
+    """Yield what a consumer needs of the probes."""
+    return (need for need in NEEDS if need.by is consumer)

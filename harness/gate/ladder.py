@@ -1,0 +1,179 @@
+"""The ladder: rung after rung, each with a climber, and the answer that they make together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import NotComparable
+from harness.gate import mock
+from harness.gate.candidate import Candidate
+from harness.gate.static import StaticAnswer, judge
+from harness.gate.verdict import (
+    GateResult,
+    GenerationVerdict,
+    Rung,
+    RungResult,
+    RungStatus,
+    Verdict,
+    worst,
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rung is given.
+
+    Attributes:
+        candidate: What is asked about.
+        static: What its files alone said.
+        python: Interpreter of an environment that has the candidate; None: make one.
+    """
+
+    candidate: Candidate
+    static: StaticAnswer
+    python: Path | None
+
+
+Climber = Callable[[Task], RungResult]
+"""Climbs one rung; a rung that cannot be climbed here is ``skipped``, with its reason."""
+
+
+def _mock(task: Task) -> RungResult:
+    return mock.climb(task.candidate.surface)
+
+
+CLIMBERS: Mapping[Rung, Climber] = {Rung.MOCK: _mock}
+"""Rungs above static that this installation can climb."""
+
+
+def run_gate(
+    candidate: Candidate,
+    known: Candidate | None,
+    *,
+    rungs: Iterable[Rung] = (Rung.STATIC,),
+    python: Path | None = None,
+    climbers: Mapping[Rung, Climber] = CLIMBERS,
+) -> GateResult:
+    """Answer whether a candidate may take the place of a known good release.
+
+    Args:
+        candidate: The release in question.
+        known: The known good one.
+        rungs: What to climb; static is always first.
+        python: Interpreter of an environment that has the candidate, for rung cpu and above.
+        climbers: Who climbs which rung.
+
+    Raises:
+        NotComparable: ``gate.nothing-known``, ``seams.not-recorded``.
+    """
+    if known is None:
+        raise NotComparable(
+            "gate.nothing-known",
+            expected="a recorded release that is not newer than the candidate",
+            found="none",
+            where=candidate.side.release,
+            next="name one that works for you: harness gate CANDIDATE --from RELEASE",
+        )
+    started = time.monotonic()
+    static = judge(known.surface, candidate.surface, candidate.hints)
+    reason = _older(candidate, known)
+    if reason:
+        static = _incomparable(static, reason)
+    results = [_static(static, time.monotonic() - started)]
+    wanted = set(rungs)
+    task = Task(candidate, static, python or candidate.python)
+    for rung in list(Rung)[1:]:
+        results.append(_climb(rung, task, wanted, climbers, results))
+    return GateResult(
+        candidate=candidate.side,
+        known=known.side,
+        generations=tuple(_rest(one, results, reason) for one in static.generations),
+        consumers=static.consumers,
+        seams=static.seams,
+        probes=static.probes,
+        rungs=tuple(results),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _older(candidate: Candidate, known: Candidate) -> str:
+    this, that = candidate.version, known.version
+    if this is not None and that is not None and this < that:
+        return (
+            f"{candidate.side.release} is older than {known.side.release}, which is known good: "
+            "what holds there says nothing of an older release"
+        )
+    return ""
+
+
+def _incomparable(static: StaticAnswer, reason: str) -> StaticAnswer:
+    return replace(
+        static,
+        generations=tuple(
+            replace(one, verdict=Verdict.NOT_COMPARABLE, reasons=(reason,))
+            for one in static.generations
+        ),
+        consumers=tuple(replace(one, verdict=Verdict.NOT_COMPARABLE) for one in static.consumers),
+    )
+
+
+def _static(static: StaticAnswer, seconds: float) -> RungResult:
+    verdicts = {one.name: one.verdict for one in static.generations}
+    said = worst(verdicts.values())
+    status = {
+        Verdict.REGRESSED: RungStatus.FAILED,
+        Verdict.UNKNOWN: RungStatus.UNKNOWN,
+        Verdict.NOT_COMPARABLE: RungStatus.UNKNOWN,
+    }.get(said, RungStatus.PASSED)
+    moved = sum(one.status != "holds" for one in static.seams)
+    changed = sum(one.changed for one in static.probes)
+    reason = (
+        f"{len(static.seams)} seams, {moved} not as they were; "
+        f"{len(static.probes)} probes, {changed} changed"
+    )
+    return RungResult(Rung.STATIC, status, reason, seconds, verdicts=verdicts)
+
+
+def _climb(
+    rung: Rung,
+    task: Task,
+    wanted: set[Rung],
+    climbers: Mapping[Rung, Climber],
+    before: list[RungResult],
+) -> RungResult:
+    if rung not in wanted:
+        return RungResult(rung, RungStatus.SKIPPED, "not asked for")
+    failed = [one.rung for one in before if one.status is RungStatus.FAILED]
+    if failed:
+        return RungResult(rung, RungStatus.SKIPPED, f"rung {failed[0]} failed")
+    if rung not in climbers:
+        return RungResult(rung, RungStatus.SKIPPED, "nothing here can climb it")
+    return climbers[rung](task)
+
+
+def _rest(
+    generation: GenerationVerdict, results: list[RungResult], reason: str
+) -> GenerationVerdict:
+    """Let the highest rung that says something of a generation decide.
+
+    A higher rung can settle what lower ones could not tell, or find what they could not see; it
+    cannot make good what they found.
+    """
+    verdict, rung = generation.verdict, generation.rung
+    reasons = list(generation.reasons)
+    for one in results[1:]:
+        said = one.verdicts.get(generation.name) if one.ran else None
+        if said is None or reason:
+            continue
+        rung = one.rung
+        if said is Verdict.REGRESSED and verdict is not Verdict.NOT_COMPARABLE:
+            verdict = said
+            reasons.append(f"rung {one.rung}: {one.reason}")
+        elif said.green and verdict is Verdict.UNKNOWN and one.rung is not Rung.MOCK:
+            verdict = Verdict.OK_WITH_PATCHES if generation.patches.needed else Verdict.OK
+            reasons.append(f"rung {one.rung}: {one.reason}")
+    return replace(generation, verdict=verdict, rung=rung, reasons=tuple(reasons))
