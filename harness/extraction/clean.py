@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import NotComparable
 from harness.extraction.needs import engine_needs
 from harness.extraction.plan import EnginePlan
-from harness.preflight import Need, Report, probe
+from harness.preflight import Need, Report
 from harness.preflight.run import look, need_for
 
 
@@ -44,7 +44,6 @@ def require_clean(
         skip=skip,
         environment={**os.environ, **plan.recipe.env},
         python=plan.options.python,
-        reader=probe.census,
     )
     report.require_clean()
     return report

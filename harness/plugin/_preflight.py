@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from harness.estimate import EngineSize
-from harness.preflight import Report, probe
+from harness.preflight import Report
 from harness.preflight.run import Asked, look, need_of
 from harness.settings import Settings
 
@@ -44,7 +44,6 @@ def examine(settings: Settings, cuda: str | None) -> Report:
         need_of(asked),
         skip=left_out(settings),
         python=settings.python,
-        reader=probe.census,
     )
 
 

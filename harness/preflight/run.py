@@ -11,9 +11,10 @@ from pathlib import Path
 from harness import engine_facts
 from harness.errors import HarnessError, NotComparable, UsageError
 from harness.estimate import EngineSize, Estimate, needs
+from harness.preflight import probe as _probe
 from harness.preflight.check import preflight, skipped
 from harness.preflight.need import Need
-from harness.preflight.probe import Probe, Reader, census, with_other
+from harness.preflight.probe import Probe, Reader
 from harness.preflight.report import Report
 
 
@@ -99,7 +100,7 @@ def look(
     skip: Collection[str] = (),
     environment: Mapping[str, str] | None = None,
     python: Path | None = None,
-    reader: Reader = census,
+    reader: Reader | None = None,
 ) -> Report:
     """Look at the box, with the engine's own NVML binding where ours has none.
 
@@ -109,17 +110,18 @@ def look(
         skip: Checks that are left out.
         environment: The engine's; by default this process's own.
         python: Interpreter that has vLLM, and so NVML's binding, most likely.
-        reader: Tells what NVML says.
+        reader: Tells what NVML says; by default a child.
 
     Raises:
         UsageError: ``preflight.unknown-check``.
     """
     skipped(skip)  # before anything that takes time
     how = probe or Probe()
+    ask = reader or _probe.census
     if python is not None and python != how.python:
-        reader = with_other(reader, python)
+        ask = _probe.with_other(ask, python)
     own = os.environ if environment is None else environment
-    return preflight(need, probe=how, skip=skip, environment=own, reader=reader)
+    return preflight(need, probe=how, skip=skip, environment=own, reader=ask)
 
 
 def cuda_of(python: Path) -> str:

@@ -206,6 +206,27 @@ def test_engine_arguments_are_the_fields_and_nothing_inside_methods(
 # --- the machine
 
 
+@pytest.mark.parametrize(
+    ("line", "cuda"),
+    [
+        ("cuda: Optional[str] = '12.8'", "12.8"),
+        ('cuda = "13.0"', "13.0"),
+        ("cuda: Optional[str] = None", ""),
+        ("", ""),
+    ],
+)
+def test_cuda_of_torch_is_read_from_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, cuda: str
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('it was imported')")
+    (package / "version.py").write_text(f"__version__ = '2.11.0'\n{line}\nhip = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert facts.collect()["cuda"] == cuda
+
+
 def test_gpus_are_counted_without_touching_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
