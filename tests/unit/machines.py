@@ -24,6 +24,7 @@ class Double:
         unkillable: Pids that never end.
         foreign: Pids that may not be signalled.
         sent: What was sent: (pid, signal), in order.
+        sent_at: When, for each of them.
     """
 
     table: list[Process] = field(default_factory=lambda: [SHELL, ME])
@@ -33,6 +34,7 @@ class Double:
     foreign: set[int] = field(default_factory=set)
     trackers: set[int] = field(default_factory=set)
     sent: list[tuple[int, int]] = field(default_factory=list)
+    sent_at: list[float] = field(default_factory=list)
     now: float = 0.0
 
     def everything(self) -> list[Process]:
@@ -50,6 +52,7 @@ class Double:
         if number == 0:
             return True
         self.sent.append((process.pid, number))
+        self.sent_at.append(self.now)
         ends = number == signal.SIGKILL or process.pid not in self.stubborn
         if ends and process.pid not in self.unkillable:
             self.table.remove(process)
