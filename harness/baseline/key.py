@@ -84,6 +84,7 @@ class Key:
 
     def __str__(self) -> str:
         said = {name: "?" if value is None else value for name, value in self.to_json().items()}
+        said["capture"] = "no" if self.capture == "none" else said["capture"]
         return (
             "{gpus} x {gpu}, tp {tensor_parallel_size}, vllm {vllm}, torch {torch}, speculators "
             "{speculators}, {model}, {capture} capture, {dtype}, budget {token_budget}, {workload}"

@@ -67,7 +67,10 @@ class BaselineKeeper:
             terminalreporter.write_line(f"  {one.reason or f'recorded {one.recorded}'}")
             for finding in one.findings:
                 bad = not finding.passed
-                terminalreporter.write_line(f"  {finding}", red=bad, bold=bad)
+                # Of an engine without an entry, the line above says why.
+                text = f"{finding.name}: {finding.found}, {finding.status}"
+                line = str(finding) if one.entry else text
+                terminalreporter.write_line(f"  {line}", red=bad, bold=bad)
         for line in self._written:
             terminalreporter.write_line(line)
         for line in self._refused:

@@ -17,6 +17,7 @@ from harness.extraction import EngineOptions
 from harness.extraction.plan import plan_engine
 from harness.plugin._session import SESSION
 from harness.settings import Settings
+from tests.gpu.conftest import Figures
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.slow]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -35,13 +36,15 @@ def run(python: Path, script: str, *arguments: str, **env: str) -> dict[str, Any
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     # The engine's log goes to the same place, also behind the answer.
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"')))
-    print(json.dumps(found))
     assert isinstance(found, dict)
     return found
 
 
-def test_copies_wait_for_a_busy_forward_and_keep_its_memory(hs_settings: Settings) -> None:
+def test_copies_wait_for_a_busy_forward_and_keep_its_memory(
+    hs_settings: Settings, figures: Figures
+) -> None:
     found = run(hs_settings.python, "staging_race.py")
+    figures(**found)
     assert found["late_forward"] == found["reused_memory"] == 0, found
     # Without the one line that orders each case it goes wrong, so both were really forced.
     assert found["late_forward_unordered"] > 0, found
@@ -68,7 +71,11 @@ def order(pytestconfig: pytest.Config, hs_settings: Settings, tmp_path: Path) ->
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_replies_of_a_busy_worker_are_wrong_only_where_we_refuse_to_capture(
-    order: dict[str, Any], hs_settings: Settings, tmp_path: Path, asynchronous: bool
+    order: dict[str, Any],
+    hs_settings: Settings,
+    tmp_path: Path,
+    figures: Figures,
+    asynchronous: bool,
 ) -> None:
     order["engine_args"] |= {
         "async_scheduling": asynchronous,
@@ -77,6 +84,7 @@ def test_replies_of_a_busy_worker_are_wrong_only_where_we_refuse_to_capture(
     file = tmp_path / "order.json"
     file.write_text(json.dumps(order))
     found = run(hs_settings.python, "async_replies.py", str(file), **order["env"])
+    figures(**found)
     assert found["async"] is asynchronous
     assert ("asynchronously" in found["refused"]) is asynchronous, found
     # Should a release order its replies, this is where it shows: docs/upstream-faults.md.

@@ -8,14 +8,15 @@ row of another token, prompt or layer is 10 to 100 times as far away.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from harness.plugin.engine import Engine
-from tests.noise import Noise, Rows, figures, noise
+from tests.gpu.conftest import Figures
+from tests.noise import Rows, noise
+from tests.noise import figures as by_depth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 
@@ -35,11 +36,19 @@ def draw(engine: Engine, lengths: Sequence[int], seed: int = 0) -> list[list[int
     return [random.integers(0, top, min(length, longest)).tolist() for length in lengths]
 
 
-def judge(name: str, engine: Engine, pairs: list[tuple[Rows, Rows]]) -> list[Noise]:
-    found = noise(pairs, engine.depths)
-    print(json.dumps({"noise": name, "depths": figures(found)}))
-    assert all(one.within(BOUND) for one in found), found
-    return found
+Judge = Callable[[str, list[tuple[Rows, Rows]]], None]
+
+
+@pytest.fixture
+def judge(engine: Engine, figures: Figures) -> Judge:
+    """Tells the noise of some pairs and holds it to the bound."""
+
+    def hold(name: str, pairs: list[tuple[Rows, Rows]]) -> None:
+        found = noise(pairs, engine.depths)
+        figures(noise=name, depths=by_depth(found))
+        assert all(one.within(BOUND) for one in found), found
+
+    return hold
 
 
 @pytest.fixture(scope="module")
@@ -53,37 +62,40 @@ def alone(engine: Engine, prompts: list[list[int]]) -> list[Rows]:
 
 
 def test_a_prompt_alone_gives_the_same_rows_again(
-    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+    engine: Engine, prompts: list[list[int]], alone: list[Rows], judge: Judge
 ) -> None:
     again = [rows_of(engine, [prompt])[0] for prompt in prompts]
-    judge("repeated alone", engine, list(zip(alone, again, strict=True)))
+    judge("repeated alone", list(zip(alone, again, strict=True)))
 
 
 def test_a_batch_gives_each_prompt_its_own_rows(
-    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+    engine: Engine, prompts: list[list[int]], alone: list[Rows], judge: Judge
 ) -> None:
-    judge("in a batch", engine, list(zip(alone, rows_of(engine, prompts), strict=True)))
+    judge("in a batch", list(zip(alone, rows_of(engine, prompts), strict=True)))
 
 
 def test_a_shuffled_batch_gives_each_prompt_its_own_rows(
-    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+    engine: Engine, prompts: list[list[int]], alone: list[Rows], judge: Judge
 ) -> None:
     order = np.random.default_rng(2).permutation(len(prompts)).tolist()
     shuffled = rows_of(engine, [prompts[index] for index in order])
     pairs = [(alone[index], rows) for index, rows in zip(order, shuffled, strict=True)]
-    judge("shuffled", engine, pairs)
+    judge("shuffled", pairs)
 
 
-def test_repeated_calls_give_the_same_rows(engine: Engine, prompts: list[list[int]]) -> None:
+def test_repeated_calls_give_the_same_rows(
+    engine: Engine, prompts: list[list[int]], judge: Judge
+) -> None:
     first, *others = [rows_of(engine, prompts) for _ in range(4)]
     judge(
         "repeated batch",
-        engine,
         [pair for rows in others for pair in zip(first, rows, strict=True)],
     )
 
 
-def test_prompts_cut_by_the_token_budget_have_the_rows_of_uncut_ones(engine: Engine) -> None:
+def test_prompts_cut_by_the_token_budget_have_the_rows_of_uncut_ones(
+    engine: Engine, judge: Judge
+) -> None:
     budget, longest = engine.plan.session.token_budget, engine.plan.session.max_prompt_tokens
     length = min(longest, 300)
     count = 2 * budget // length + 3  # no multiple of the budget: some prompt lies across a cut
@@ -94,32 +106,32 @@ def test_prompts_cut_by_the_token_budget_have_the_rows_of_uncut_ones(engine: Eng
     # Those at the first two cuts, and one that is in no way special.
     chosen = sorted({budget // length, 2 * budget // length, 0})
     pairs = [(rows_of(engine, [many[index]])[0], together[index]) for index in chosen]
-    judge("cut", engine, pairs)
+    judge("cut", pairs)
 
 
-def test_as_few_tokens_as_ranks_and_one_more_are_right(engine: Engine) -> None:
+def test_as_few_tokens_as_ranks_and_one_more_are_right(engine: Engine, judge: Judge) -> None:
     ranks = engine.plan.options.tensor_parallel_size
     whole = draw(engine, [ranks + 1])[0]
     lengths = sorted({1, max(1, ranks - 1), ranks, ranks + 1})
     long = rows_of(engine, [whole])[0]
     short = rows_of(engine, [whole[:length] for length in lengths])
     # Attention is causal: the rows of a beginning are the beginning of the rows.
-    judge("few tokens", engine, [(long[: len(rows)], rows) for rows in short])
+    judge("few tokens", [(long[: len(rows)], rows) for rows in short])
 
 
-def test_a_shared_beginning_is_computed_and_not_left_out(engine: Engine) -> None:
+def test_a_shared_beginning_is_computed_and_not_left_out(engine: Engine, judge: Judge) -> None:
     base = draw(engine, [256], seed=4)[0]
     first = rows_of(engine, [base])[0]
     again, longer = rows_of(engine, [base, base + draw(engine, [40], seed=5)[0]])
     assert len(longer) == 296
-    judge("shared beginning", engine, [(first, again), (first, longer[:256])])
+    judge("shared beginning", [(first, again), (first, longer[:256])])
 
 
 def test_rows_of_another_prompt_are_far_away(
-    engine: Engine, prompts: list[list[int]], alone: list[Rows]
+    engine: Engine, prompts: list[list[int]], alone: list[Rows], figures: Figures
 ) -> None:
     found = noise([(alone[0], alone[4])], engine.depths)
-    print(json.dumps({"noise": "another prompt", "depths": figures(found)}))
+    figures(noise="another prompt", depths=by_depth(found))
     assert len(prompts[0]) == len(prompts[4])
     assert all(one.sample > FAR for one in found), found
 

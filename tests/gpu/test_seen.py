@@ -7,12 +7,12 @@ printed, recorded with the baseline of its key, and compared there.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from harness.plugin.engine import Engine
+from tests.gpu.conftest import Figures
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 FACTS = (
@@ -30,12 +30,13 @@ FACTS = (
 
 @pytest.fixture(scope="module")
 def seen(engine: Engine) -> list[dict[str, Any]]:
-    found = [{name: worker[name] for name in FACTS} for worker in engine.loaded.workers]
-    print(json.dumps({"seen": found[0], "workers": len(found)}))
-    return found
+    return [{name: worker[name] for name in FACTS} for worker in engine.loaded.workers]
 
 
-def test_all_workers_run_the_same_code(engine: Engine, seen: list[dict[str, Any]]) -> None:
+def test_all_workers_run_the_same_code(
+    engine: Engine, seen: list[dict[str, Any]], figures: Figures
+) -> None:
+    figures(seen=seen[0], workers=len(seen))
     assert len(seen) == engine.plan.options.tensor_parallel_size
     assert all(one == seen[0] for one in seen), seen
 

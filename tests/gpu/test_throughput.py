@@ -1,0 +1,228 @@
+"""What capture costs, and whether it is as fast as it was on this card with this stack.
+
+Pinned: 655,360 tokens in five repeats after a warm-up; every file whole, hashed and taken away
+while the engine runs, from a memory disk; files keep up with plain prefill (patched: the same
+engine with capture paused, repeat by repeat; native: a plain engine of the same session);
+no figure under the floor that was recorded for this very key, nor other kernels than recorded
+with it; one load for each engine.
+
+Each engine wants the GPU for itself, so this file runs in a session of its own:
+``pytest tests/gpu/test_throughput.py -m gpu --hs-model ... -s``. ``--hs-record-baseline DIR``
+records what it measures. ``docs/baselines.md`` has the rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import models
+from harness.capture.session import EngineSession
+from harness.extraction import EngineOptions, open_session
+from harness.extraction.plan import EnginePlan, plan_engine
+from harness.plugin.baseline import EngineBaseline, SessionBaseline
+from harness.settings import Settings
+from tests.gpu.conftest import Figures
+from tests.timing import Timed, capture_pass, time_beside, time_capture, time_plain
+
+pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.slow]
+
+# A batch is what `harness extract` hands over at once at a budget of 8,192 tokens: 131,072.
+PROMPTS, LENGTH, REPEATS = 256, 512, 5
+LEAST_TOKENS = 500_000
+DISK = Path("/dev/shm")
+# Without a baseline of this key: below the least that one H200 gave (fixtures/evidence,
+# 65,536 tokens a batch, where the last step's files weigh twice as much as here).
+LEAST_RATIO = {"patched": 0.93, "native": 0.88}
+
+
+@dataclass(frozen=True)
+class TimedEngine:
+    """One loaded engine, its times, what measures them again, and what is recorded for it."""
+
+    plan: EnginePlan
+    session: EngineSession
+    times: Timed
+    again: Callable[[], Timed]
+    own: EngineBaseline
+
+    @property
+    def capture(self) -> str:
+        return self.plan.session.name
+
+
+@dataclass
+class Lane:
+    """What the engines of this module share.
+
+    Attributes:
+        loads: By model, capture and TP.
+        plain: Seconds of plain prefill, for an engine whose own capture cannot be paused.
+        plain_from: Where they come from.
+        recorded: Whether that was another session.
+    """
+
+    loads: Counter[tuple[str, str, int]]
+    plain: tuple[float, ...] = ()
+    plain_from: str = "no plain engine ran"
+    recorded: bool = False
+
+
+@pytest.fixture(scope="module")
+def lane() -> Lane:
+    return Lane(Counter())
+
+
+@pytest.fixture(scope="module")
+def prompts(own_engine: EngineOptions) -> list[list[int]]:
+    random = np.random.default_rng(0)
+    top = models.read(own_engine.model).vocab_size // 2  # special ids sit in the upper half
+    return [random.integers(0, top, LENGTH).tolist() for _ in range(PROMPTS)]
+
+
+def why_not(capture: str, options: EngineOptions, settings: Settings) -> str:
+    """Return why an engine is not loaded here; empty where it is."""
+    asked = settings.capture
+    if capture != "none" and asked not in ("auto", capture):
+        return f"--hs-capture {asked}"
+    whole = not models.read(options.model).weights_at_load
+    if capture == "none" and whole and settings.record_baseline is None:
+        return (
+            "a whole checkpoint is loaded without capture only to record: --hs-record-baseline DIR"
+        )
+    return ""
+
+
+@pytest.fixture(scope="module", params=["none", "patched", "native"])
+def timed(
+    request: pytest.FixtureRequest,
+    own_engine: EngineOptions,
+    hs_settings: Settings,
+    baseline: SessionBaseline,
+    lane: Lane,
+    prompts: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[TimedEngine]:
+    capture = request.param
+    if reason := why_not(capture, own_engine, hs_settings):
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp(capture)
+    spool = DISK / f"harness-{folder.parent.name}-{folder.name}"
+    options = replace(own_engine, capture=capture)
+    plan = plan_engine(options, longest_prompt=LENGTH, spool=spool)
+    depths = "no files" if plan.layers is None else f"{len(plan.layers.depths)} depths to {DISK}"
+    own = baseline.of(plan, f"{PROMPTS} x {LENGTH} tokens, {depths}")
+    try:
+        with open_session(plan, log=folder / "engine.log") as session:
+            session.load()
+            if plan.layers is not None:
+                session.require_proof()
+                capture_pass(session, prompts)  # warms host buffers and kernels
+                if capture == "native" and not lane.plain:
+                    _take_recorded_plain(lane, baseline, options, prompts)
+            measure = functools.partial(_measure, session, lane, prompts)
+            times = measure()
+            if not lane.plain:
+                lane.plain = times.plain
+                lane.plain_from = f"this session's engine, {_PLAIN[capture]}"
+            lane.loads[str(options.model), capture, options.tensor_parallel_size] += session.loads
+            # One rerun serves every figure: they come from the same repeats.
+            yield TimedEngine(plan, session, times, functools.cache(measure), own)
+    finally:
+        shutil.rmtree(spool, ignore_errors=True)
+
+
+def _measure(session: EngineSession, lane: Lane, prompts: list[list[int]]) -> Timed:
+    if session.name == "none":
+        return time_plain(session, prompts, REPEATS)
+    if session.name == "patched":
+        return time_beside(session, prompts, REPEATS)
+    return time_capture(session, prompts, REPEATS, lane.plain)
+
+
+_PLAIN = {"none": "without capture", "patched": "capture paused", "native": "not measured"}
+
+
+def _take_recorded_plain(
+    lane: Lane, baseline: SessionBaseline, options: EngineOptions, prompts: list[list[int]]
+) -> None:
+    """Take the plain engine's recorded speed; nothing where none of this key is recorded."""
+    plan = plan_engine(replace(options, capture="none"), longest_prompt=LENGTH, spool=DISK)
+    own = baseline.of(plan, f"{PROMPTS} x {LENGTH} tokens, no files")
+    runs = own.entry.series("plain_tok_per_s") if own.entry else None
+    if runs is None:
+        lane.plain_from = f"no plain engine ran, and none is recorded: {own.reason}"
+        return
+    tokens = sum(map(len, prompts))
+    lane.plain = tuple(tokens / rate for rate in runs.runs)
+    lane.plain_from, lane.recorded = f"recorded {own.recorded}", True
+
+
+@pytest.fixture
+def captured(timed: TimedEngine) -> TimedEngine:
+    if not timed.times.passes:
+        pytest.skip("a plain engine writes no files")
+    return timed
+
+
+def test_every_file_is_whole_hashed_and_taken_away_while_the_engine_runs(
+    captured: TimedEngine,
+) -> None:
+    assert captured.times.total >= LEAST_TOKENS
+    for one in captured.times.passes:
+        assert one.unhashed == 0
+        assert one.first < one.generate <= one.files, one
+    assert list(captured.plan.session.spool.glob("*.safetensors")) == []
+
+
+def test_files_keep_up_with_plain_prefill(captured: TimedEngine, lane: Lane) -> None:
+    ratios = captured.times.rates().get("ratio")
+    if ratios is None:
+        pytest.skip(f"nothing to compare with: {lane.plain_from}")
+    least = LEAST_RATIO[captured.session.name]
+    assert statistics.median(ratios) >= least, captured.times.told()
+
+
+def test_speed_and_kernels_are_those_recorded_for_this_key(
+    timed: TimedEngine, lane: Lane, figures: Figures
+) -> None:
+    own, capture = timed.own, timed.session.name
+    assert timed.session.loaded is not None
+    findings = list(own.backends(timed.session.loaded))
+    for name, runs in timed.times.rates().items():
+        if name == "ratio" and capture == "native" and lane.recorded:
+            continue  # of two sessions: told below, and no figure of its own
+        findings.append(own.judge(name, runs, lambda name=name: timed.again().rates()[name]))
+    told = timed.times.told()
+    if capture != "none":
+        told["plain_from"] = lane.plain_from
+    if capture == "patched" and lane.plain is not timed.times.plain:
+        # 1 where a paused capture costs nothing, so that it stands for an engine without one.
+        paused = statistics.median(lane.plain) / statistics.median(timed.times.plain)
+        told["paused_over_plain"] = round(paused, 4)
+    statuses = {finding.name: str(finding.status) for finding in findings}
+    measured = own.measured.to_json()
+    figures(capture=capture, **told, statuses=statuses, baseline=measured)
+    if own.entry is None:
+        pytest.skip(f"not comparable: {own.reason}")
+    for finding in findings:
+        finding.require()
+
+
+def test_no_rows_are_held_after_their_files(captured: TimedEngine, figures: Figures) -> None:
+    held = captured.session.held()
+    figures(capture=captured.session.name, held=held)
+    assert all(worker.get("partial", 0) == 0 for worker in held)
+
+
+def test_each_engine_was_loaded_once(timed: TimedEngine, lane: Lane) -> None:
+    assert timed.session.loads == 1
+    assert set(lane.loads.values()) == {1}, lane.loads
