@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -15,6 +16,7 @@ from typing import Final
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PORTS = ("VLLM_PORT", "MASTER_PORT")
 _STALE_NAMES = re.compile(r"(vllm_|psm_|nccl-|torch_\d|sem\.mp-)")
+_ENGINES = re.compile(r"python|vllm|ray::", re.IGNORECASE)
 _YOUNG_S = 60.0
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
@@ -187,24 +189,37 @@ def _stale(root: Path) -> Iterable[SharedFile]:
 
 
 def _held(root: Path) -> tuple[set[int], set[int]]:
-    """Return inodes in shared memory that processes map or have open, and users we cannot see."""
+    """Return inodes in shared memory that processes map or have open, and users we cannot see.
+
+    A process that may not be looked at hides its user's files, unless its name is not that of
+    an engine: a container's init often may not, and holds none.
+    """
     inodes: set[int] = set()
     blind: set[int] = set()
     for folder in (root / "proc").glob("[0-9]*"):
         try:
-            # address perms offset device inode path
-            for line in (folder / "maps").read_bytes().splitlines():
-                parts = line.split(None, 5)
-                if len(parts) == 6 and parts[5].startswith(b"/dev/shm/"):
-                    inodes.add(int(parts[4]))
-            for entry in os.scandir(folder / "fd"):
-                if str(Path(entry.path).readlink()).startswith("/dev/shm/"):
-                    inodes.add(Path(entry.path).stat().st_ino)
+            inodes.update(_mapped(folder))
+            inodes.update(_opened(folder))
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
         except OSError:
-            blind.add(_owner(folder))
+            if _ENGINES.search(_read(folder / "comm")):
+                blind.add(_owner(folder))
     return inodes, blind
+
+
+def _mapped(process: Path) -> Iterable[int]:
+    for line in (process / "maps").read_bytes().splitlines():
+        parts = line.split(None, 5)  # address, rights, offset, device, inode, path
+        if len(parts) == 6 and parts[5].startswith(b"/dev/shm/"):
+            yield int(parts[4])
+
+
+def _opened(process: Path) -> Iterable[int]:
+    for entry in os.scandir(process / "fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed, or removed while it is open
+            if str(Path(entry.path).readlink()).startswith("/dev/shm/"):
+                yield Path(entry.path).stat().st_ino
 
 
 def _owner(folder: Path) -> int:

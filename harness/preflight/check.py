@@ -25,7 +25,7 @@ from harness.preflight._visible import resolve
 from harness.preflight.need import Need
 from harness.preflight.probe import Probe, Reader, census
 from harness.preflight.report import Report, report
-from harness.preflight.verdict import Finding
+from harness.preflight.verdict import Finding, Verdict
 
 CHECKS: Final[tuple[Check, ...]] = (
     *_check_nvml.CHECKS,
@@ -40,6 +40,16 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 ALL: Final = "all"
 """Stands for every check where some are left out."""
+
+
+_BASIS: Final = "nvml.answers"
+# Whoever leaves out that NVML must answer has not said that the GPUs are clean.
+_NOTHING_KNOWN: Final = Finding(
+    _BASIS,
+    Verdict.UNKNOWN,
+    "no GPU is known, so nothing can be said of them",
+    next=f"leave out all checks ({ALL}), not only {_BASIS}",
+)
 
 
 def skipped(names: Collection[str]) -> frozenset[str]:
@@ -70,9 +80,10 @@ def judge(scene: Scene, skip: Collection[str] = ()) -> tuple[Finding, ...]:
         UsageError: ``preflight.unknown-check``.
     """
     off = skipped(skip)
-    return tuple(
-        finding for check in CHECKS if check.id not in off for finding in check.judge(scene)
-    )
+    found = [finding for check in CHECKS if check.id not in off for finding in check.judge(scene)]
+    if _BASIS in off and len(off) < len(CHECKS) and scene.census.count is None:
+        found.insert(0, _NOTHING_KNOWN)
+    return tuple(found)
 
 
 def preflight(
