@@ -99,9 +99,8 @@ class LinuxRoom:
         for folder in self._folders():
             limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
             used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
-            # Version 1 writes a number near 2**63 for "no limit".
-            if limit is None or used is None or limit >= 2**60:
-                continue
+            if limit is None or used is None:
+                continue  # Version 1 writes a number near 2**63 for "no limit": never the least.
             stat = _table(folder / "memory.stat")
             cache = sum(
                 stat.get(f"total_{name}", stat.get(name, 0))

@@ -7,6 +7,7 @@ Most tests move its clock by hand (``Bench``); those that need processes have a 
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,8 +210,8 @@ def test_stall_while_idle_is_cut(tmp_path: Path) -> None:
 
 
 def test_stall_while_busy_is_not_cut(tmp_path: Path) -> None:
-    with Watched(tmp_path, stall_s=0.8) as watched:
-        assert watched.load(seconds=1.8, then="spin") is None
+    with Watched(tmp_path, stall_s=1.2) as watched:
+        assert watched.load(seconds=2.0, then="spin") is None
     assert watched.warnings == []
 
 
@@ -370,14 +371,17 @@ def test_stall_is_only_told_where_the_gpus_are_unknown(tmp_path: Path) -> None:
 
 
 def test_slow_answer_about_the_gpus_is_never_waited_for(tmp_path: Path) -> None:
+    over = threading.Event()
+
     class Hung:
         def read(self) -> None:
-            time.sleep(0.3)
+            over.wait(30)
 
     bench = Bench(tmp_path, stall_s=20, devices=Hung())
     begun = time.monotonic()
     bench.wait(60)
-    assert time.monotonic() - begun < 0.25
+    over.set()
+    assert time.monotonic() - begun < 10
     assert bench.cut is None
     assert len(bench.warnings) == 1
 
