@@ -14,6 +14,9 @@ import machine
 import results
 from sessions import Outcome, exit_code
 
+_SCHEMA = 1  # harness/gate/evidence.schema.json
+_DONE = "vLLM's CUDA wheel cut to the kernels of one GPU (ci/gpu/pack.py)"
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -56,8 +59,14 @@ def _run(one: Outcome, seen: Seen, printed: Sequence[Mapping[str, Any]]) -> dict
 
 def _evidence(runs: Sequence[Mapping[str, Any]], seen: Seen, code: int) -> dict[str, Any]:
     return {
+        "schema": _SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
+        "rung": "gpu",
         "what": seen.what,
+        "pair": _pair(seen),
+        "proofs": [_proof(runs, code)],
+        "done": [_DONE],
+        "hashes": {},
         "hardware": machine.hardware(seen.before),
         "versions": dict(seen.versions),
         "command": seen.command,
@@ -66,6 +75,29 @@ def _evidence(runs: Sequence[Mapping[str, Any]], seen: Seen, code: int) -> dict[
         "exit": code,
         "runs": list(runs),
     }
+
+
+def _pair(seen: Seen) -> dict[str, str]:
+    found = {
+        "vllm": seen.versions.get("vllm", "0").split("+")[0],
+        "dist": "vllm",
+        "device": "cuda",
+        "hardware": machine.hardware(seen.before),
+    }
+    for name in ("torch", "transformers", "python", "speculators"):
+        if name in seen.versions:
+            found[name] = seen.versions[name]
+    return found
+
+
+def _proof(runs: Sequence[Mapping[str, Any]], code: int) -> dict[str, Any]:
+    """Say it of the native capture: ``auto`` takes it on every release that is packed."""
+    tests = sum(int(one.get("tests", 0)) for one in runs)
+    if code == 0 and tests:
+        return {"capture": "native", "outcome": "passed", "figures": {"tests": tests}}
+    failed = [name for one in runs for name in one.get("failed", ())]
+    reason = f"{len(failed)} of {tests} tests failed, exit {code}: {', '.join(failed[:5])}"
+    return {"capture": "native", "outcome": "failed", "reason": reason, "figures": {"tests": tests}}
 
 
 def _machine(seen: Seen) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from harness.cli import (
     _demo,
     _doctor,
     _engine,
+    _evidence,
     _extract,
     _gate,
     _model,
@@ -35,6 +36,7 @@ app.command("reclaim")(_reclaim.reclaim)
 app.add_typer(_baseline.app, name="baseline")
 app.add_typer(_model.app, name="model")
 app.add_typer(_patches.app, name="patches")
+app.add_typer(_evidence.app, name="evidence")
 app.add_typer(_surface.app, name="surface")
 # The group's former name.
 app.add_typer(_surface.app, name="seams", hidden=True)

