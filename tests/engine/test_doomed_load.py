@@ -59,12 +59,12 @@ def test_load_that_fails_after_the_first_weights_is_cut_and_tells_the_seconds_sa
     # Whatever the machine's speed: what was not waited for.
     saved = EXPECTED_S - error.details["load_seconds"]
     assert error.details["saved_seconds"] == pytest.approx(saved, abs=0.1)
-    assert "of an expected 20:00 (the last load of this kind), 1" in error.failure.found
+    assert "of an expected 20:00 (the last load of this kind), " in error.failure.found
     assert " saved: " in error.failure.found
-    assert seconds < 300
-    # From the line in the log to the end of every process.
+    # From the first weights to the cut, and from there to the end of every process.
     weights = next(report for report in progress if report.phase == "weights")
-    assert error.details["load_seconds"] - weights.seconds < 5
+    assert error.details["load_seconds"] - weights.seconds < 15
+    assert seconds - error.details["load_seconds"] < 60
     phases = [report.phase for report in progress if report.new_phase]
     assert phases == ["import", "download check", "weights"]
     mark = "HARNESS_TEST_LOADER_FAULT"
