@@ -94,6 +94,18 @@ def decide(request: RecipeRequest) -> Context:
 def _dtype(request: RecipeRequest) -> str:
     asked = request.dtype if request.dtype != "auto" else request.model.dtype
     dtype = asked.removeprefix("torch.")
+    latent_on_gpu = request.model.is_mla and request.platform.device == "cuda"
+    if latent_on_gpu and dtype == "float32":
+        # Every MLA attention of vLLM 0.26 says "dtype not supported" of float32, a minute after
+        # the start (run on an H200).
+        _refuse_unless(
+            request.dtype == "auto",
+            "recipe.dtype",
+            "bfloat16: no latent attention (MLA) of vLLM takes float32 on a GPU",
+            dtype,
+            next="use --dtype bfloat16, or compare in float32 on a CPU engine",
+        )
+        return "bfloat16"
     _refuse_unless(
         dtype in _DTYPES,
         "recipe.dtype",

@@ -266,6 +266,17 @@ def test_float16_and_other_dtypes_are_refused(asked: str) -> None:
         recipe(dtype=asked)
 
 
+def test_float32_latent_attention_on_a_gpu_is_refused_before_the_load() -> None:
+    with fails("recipe.dtype"):
+        recipe(dtype="float32", platform=GPU)
+    assert recipe(dtype="float32", platform=GPU, model=Model(is_mla=False)) is not None
+
+
+def test_auto_makes_a_float32_checkpoint_with_latent_attention_bfloat16_on_a_gpu() -> None:
+    assert recipe(platform=GPU).engine_args["dtype"] == "bfloat16"
+    assert recipe(platform=CPU).engine_args["dtype"] == "float32"
+
+
 def test_float16_checkpoint_is_refused_unless_another_dtype_is_asked_for() -> None:
     half = Model(dtype="float16")
     with fails("recipe.dtype") as caught:
