@@ -18,7 +18,8 @@ class Nvml:
     def read(self) -> Reading | None:
         """Return the use of every device; None where a device, or NVML, does not answer."""
         found = self._reader(Probe(samples=1, cuda=False))
-        if found.failure is not None or any(device.memory is None for device in found.devices):
+        deaf = any(device.memory is None for device in found.devices)
+        if found.failure is not None or found.broken or deaf:
             return None
         return tuple(
             DeviceUse(

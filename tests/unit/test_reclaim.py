@@ -26,6 +26,7 @@ from harness.reclaim import (
 from harness.reclaim import find as find_engines
 from harness.reclaim import plan as plan_steps
 from harness.reclaim.memory import Cause, DeviceUse, Holder, chosen, held
+from harness.reclaim.nvml import Nvml
 from tests.unit.machines import ME, SHELL, Double, Gauge
 
 HERE = Machine("box", "boot-1", "pid:[1]")
@@ -35,6 +36,12 @@ ENGINE = Process(201, 21, parent=200, state="S", name="engine", group=201, sessi
 WORKER = Process(202, 22, parent=201, state="S", name="VLLM::Worker_TP0", group=201, session=200)
 TREE = [REAPER, ENGINE, WORKER]
 GIB = 1 << 30
+_CARD = Device(
+    2,
+    "GPU-2",
+    memory=Memory(96 * GIB, 75_728 << 20, reserved=600 << 20),
+    holders=(facts.Holder(7, "compute"), facts.Holder(8, "mps", GIB)),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -416,6 +423,23 @@ def test_device_where_the_driver_lists_others_only_does_not_concern_us(
 
     steps = plan_steps(find(machine, record(home, devices="2,3")))
     assert carry_out(machine, steps, Both(machine)).clean
+
+
+@pytest.mark.parametrize(
+    ("census", "reading"),
+    [
+        (
+            Census(devices=(_CARD,)),
+            (DeviceUse(2, 75_728 << 20, "GPU-2", (Holder(7, None), Holder(8, GIB))),),
+        ),
+        (Census(failure=Problem("init", 9, "Driver Not Loaded")), None),
+        (Census(devices=(_CARD,), broken="no answer within 4.5 s"), None),
+        (Census(devices=(_CARD, replace(_CARD, index=3, memory=None))), None),
+        (Census(), ()),
+    ],
+)
+def test_meter_tells_every_device_or_nothing(census: Census, reading: object) -> None:
+    assert Nvml(lambda probe: census).read() == reading
 
 
 def test_devices_are_chosen_as_the_variable_names_them() -> None:
