@@ -130,7 +130,7 @@ def timed(
                     _take_recorded_plain(lane, baseline, options, prompts)
             measure = functools.partial(_measure, session, lane, prompts)
             times = measure()
-            if not lane.plain:
+            if times.plain and not lane.plain:
                 lane.plain = times.plain
                 lane.plain_from = f"this session's engine, {_PLAIN[capture]}"
             lane.loads[str(options.model), capture, options.tensor_parallel_size] += session.loads
@@ -148,7 +148,7 @@ def _measure(session: EngineSession, lane: Lane, prompts: list[list[int]]) -> Ti
     return time_capture(session, prompts, REPEATS, lane.plain)
 
 
-_PLAIN = {"none": "without capture", "patched": "capture paused", "native": "not measured"}
+_PLAIN = {"none": "without capture", "patched": "capture paused"}
 
 
 def _take_recorded_plain(
