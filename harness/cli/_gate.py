@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli._bisect import show_turn
 from harness.cli._gate_tables import show
 from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
@@ -44,13 +45,31 @@ def gate(
     release: Annotated[
         str | None, typer.Option(help="Version of a source that does not tell it.")
     ] = None,
+    bisect: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="Instead of a candidate: name the first release where --check turns.",
+            metavar="GOOD BAD",
+        ),
+    ] = None,
+    check: Annotated[
+        str,
+        typer.Option(
+            help="With --bisect: verdict, a generation, a consumer, a probe or a seam; with "
+            "--rungs cpu the capture whose engine suite is run: patched or native."
+        ),
+    ] = "verdict",
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say what a vLLM release breaks, before it is installed, and climb to proof.
 
-    Exit code 0: ok, or ok with patches; 1: regressed; 4: unknown or not comparable.
+    Exit code 0: ok, or ok with patches; 1: regressed; 4: unknown or not comparable. With
+    --bisect: 0 where the release is found, 4 where the check does not turn.
     """
     wanted = _rungs(rungs)
+    if bisect is not None:
+        show_turn(*bisect, check, on_cpu=Rung.CPU in wanted, json_output=json_output)
+        return
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
         result = run_gate(asked, good, rungs=wanted, python=python)
     if json_output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import NotComparable
-from harness.gate import mock
+from harness.gate import cpu, mock
 from harness.gate.candidate import Candidate
 from harness.gate.static import StaticAnswer, judge
 from harness.gate.verdict import (
@@ -46,7 +47,18 @@ def _mock(task: Task) -> RungResult:
     return mock.climb(task.candidate.surface)
 
 
-CLIMBERS: Mapping[Rung, Climber] = {Rung.MOCK: _mock}
+def _cpu(task: Task) -> RungResult:
+    release = task.candidate.side.release
+    with tempfile.TemporaryDirectory(prefix="harness-cpu-") as folder:
+        try:
+            place = cpu.own_workplace(Path(folder))
+        except NotComparable as error:
+            return RungResult(Rung.CPU, RungStatus.SKIPPED, error.failure.found)
+        result, _ = cpu.climb(release, place, python=task.python)
+    return result
+
+
+CLIMBERS: Mapping[Rung, Climber] = {Rung.MOCK: _mock, Rung.CPU: _cpu}
 """Rungs above static that this installation can climb."""
 
 

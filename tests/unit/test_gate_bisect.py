@@ -1,0 +1,107 @@
+"""``harness gate --bisect``: the first release where a check turns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli._app import app
+from harness.errors import NotComparable, UsageError
+from harness.gate.bisect import between, first_turn, static_check
+from harness.seams import recorded, releases
+
+MANY = [f"0.{minor}.0" for minor in range(11, 33)]
+
+
+@pytest.mark.parametrize("turn", [1, 2, 10, 20, 21])
+@pytest.mark.parametrize("every", [True, False])
+def test_the_first_release_with_another_answer_is_found(turn: int, every: bool) -> None:
+    asked: list[str] = []
+
+    def check(release: str) -> str:
+        asked.append(release)
+        return "new" if MANY.index(release) >= turn else "old"
+
+    found = first_turn("a check", MANY, check, every=every)
+    assert (found.first, found.last_good) == (MANY[turn], MANY[turn - 1])
+    assert (found.before, found.after) == ("old", "new")
+    assert len(asked) == len(set(asked))
+    if not every:
+        assert len(asked) <= 7
+
+
+def test_a_check_that_turns_back_is_dated_to_its_first_turn_when_every_release_is_asked() -> None:
+    found = first_turn("c", MANY, lambda r: "x" if r in MANY[3:5] else "y", every=True)
+    assert found.first == MANY[3]
+
+
+def test_a_check_that_is_equal_on_both_ends_finds_nothing() -> None:
+    for every in (True, False):
+        with pytest.raises(NotComparable, match=r"bisect\.never-turns"):
+            first_turn("a check", MANY, lambda release: "same", every=every)
+
+
+def test_releases_between_two_are_in_order_of_version_and_not_of_text() -> None:
+    every = ["0.9.0", "0.10.0", "0.10.1", "0.11.0", "0.8.0"]
+    assert between("0.9.0", "0.11.0", every) == ["0.9.0", "0.10.0", "0.10.1", "0.11.0"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "id"),
+    [
+        ("0.12.0", "0.12.0", "bisect.order"),
+        ("0.13.0", "0.12.0", "bisect.order"),
+        ("new", "0.12.0", "bisect.not-a-release"),
+    ],
+)
+def test_a_span_that_is_none_is_a_usage_error(good: str, bad: str, id: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        between(good, bad, MANY)
+    assert caught.value.failure.id == id
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad", "first"),
+    [
+        ("speculators-0.3.0", "0.11.0", "0.32.0", "0.11.1"),
+        ("speculators-0.4.0", "0.16.0", "0.32.0", "0.17.0"),
+        ("async-scheduling.default", "0.11.0", "0.32.0", "0.14.0"),
+        ("initialize-from-config.warms-up", "0.16.0", "0.32.0", "0.27.0"),
+        ("kimi.language-model", "0.15.0", "0.17.0", "0.16.0"),
+        ("request", "0.16.0", "0.20.0", "0.17.0"),
+    ],
+)
+def test_known_moves_are_dated_to_their_release(
+    check: str, good: str, bad: str, first: str
+) -> None:
+    chosen = between(good, bad, releases())
+    found = first_turn(check, chosen, static_check(check, recorded, good), every=True)
+    assert found.first == first
+
+
+def test_an_unknown_check_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"bisect\.no-check"):
+        static_check("colour", recorded, "0.16.0")
+
+
+def test_command_prints_one_json_object() -> None:
+    words = ["gate", "--bisect", "0.16.0", "0.18.0", "--check", "kimi.supports-eagle3", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    body = json.loads(done.stdout)
+    assert body["first"] == "0.18.0"
+    assert (body["last_good"], body["before"], body["after"]) == ("0.17.1", "no", "yes")
+    assert (body["check"], body["rung"]) == ("kimi.supports-eagle3", "static")
+    assert list(body["asked"]) == ["0.16.0", "0.17.0", "0.17.1", "0.18.0"]
+
+
+def test_command_that_finds_no_turn_exits_with_not_comparable() -> None:
+    done = CliRunner().invoke(app, ["gate", "--bisect", "0.12.0", "0.13.0", "--check", "scheduler"])
+    assert done.exit_code == 4
+
+
+def test_engine_checks_are_captures_only() -> None:
+    words = ["gate", "--bisect", "0.12.0", "0.13.0", "--check", "scheduler", "--rungs", "cpu"]
+    assert CliRunner().invoke(app, words).exit_code == 2
