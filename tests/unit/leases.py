@@ -190,7 +190,7 @@ class Box:
         self.folder, self.model = folder, model
         self.python = StandIn(folder / "vllm")
         self.book = Book(folder / "state")
-        self._threads: list[threading.Thread] = []
+        self._held: list[tuple[keeper.Keeper, threading.Thread]] = []
 
     def options(self, **changes: Any) -> EngineOptions:
         values = {"model": self.model, "layers": "1,3,4", "python": self.python.python, **changes}
@@ -225,8 +225,7 @@ class Box:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        self._threads.append(thread)
-        thread.stop = one.stop  # type: ignore[attr-defined]
+        self._held.append((one, thread))
         while os.read(news, 65536):
             pass
         os.close(news)
@@ -234,6 +233,12 @@ class Box:
             thread.join(10)
             raise failures[0]
         return lease
+
+    def expire(self) -> None:
+        """Let the time of the last keeper in a thread be over."""
+        service = self._held[-1][0]._service
+        assert service is not None
+        service._expires = time.monotonic()
 
     def judged(self, name: str = "one") -> Any:
         lease = self.book.read(name)
@@ -262,8 +267,8 @@ class Box:
         return sorted(n for n in found if n != "leases/.lock" and not n.startswith("loads/"))
 
     def end(self) -> None:
-        for thread in self._threads:
-            thread.stop()  # type: ignore[attr-defined]
+        for one, thread in self._held:
+            one.stop()
             thread.join(10)
         for lease in self.book.all():
             if lease.keeper.pid != os.getpid():

@@ -183,8 +183,9 @@ def test_time_that_is_over_while_it_loads_ends_it(box: Box) -> None:
 
 
 def test_lease_ends_when_its_time_is_over(box: Box) -> None:
-    lease = box.hold(seconds=2.0)
+    lease = box.hold()
     tree = box.tree(lease)
+    box.expire()
     box.until(Condition.EXPIRED)
     assert running_after(tree, 5) == []
     assert not (lease.folder / "socket").exists()

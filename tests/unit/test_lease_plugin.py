@@ -75,6 +75,16 @@ def test_changed_patch_is_refused_by_name(
     assert box.python.loads == 1
 
 
+def test_engine_that_fails_the_canary_now_is_of_no_use_to_the_session(
+    inner: Inner, box: Box
+) -> None:
+    box.python.behave(canary="wrong")
+    result = inner.run(USE, "--hs-attach=one")
+    box.python.behave()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["engine: attached to one * in * s, canary failed"])
+
+
 def test_what_is_not_set_is_the_leases_and_shown_as_such(inner: Inner, box: Box) -> None:
     inner.pytester.makepyfile(USE)
     result = inner.pytester.runpytest_inprocess(
