@@ -22,10 +22,11 @@ class Hints:
 
     Attributes:
         source: Its files; None where only a recorded surface is at hand.
+        texts: The files that were read already.
     """
 
     source: Source | None
-    _texts: dict[str, str] | None = field(default=None, repr=False)
+    texts: dict[str, str] | None = field(default=None, repr=False)
 
     def of_name(self, path: str) -> str:
         """Say where a name went: ``module:Name`` or ``module:Class.member``."""
@@ -58,7 +59,11 @@ class Hints:
 
     def _top_went(self, module: str, name: str) -> str:
         pattern = re.compile(rf"^(?:class|(?:async )?def) {re.escape(name)}\b|^{name}\s*[:=]", re.M)
-        found = [_module(p) for p, text in self._files().items() if pattern.search(text)]
+        found = [
+            _module(path)
+            for path, text in self._files().items()
+            if name in text and pattern.search(text)
+        ]
         if found:
             return _went([f"{one}:{name}" for one in _nearest(module, found)])
         text = self._files().get(_path(module, self._files()), "")
@@ -67,7 +72,9 @@ class Hints:
 
     def _member_went(self, module: str, owner: str, name: str) -> str:
         pattern = re.compile(rf"^class {re.escape(owner)}\b", re.M)
-        holders = [p for p, text in self._files().items() if pattern.search(text)]
+        holders = [
+            path for path, text in self._files().items() if owner in text and pattern.search(text)
+        ]
         where = _nearest(module, [_module(path) for path in holders])
         if not where:
             return self._top_went(module, owner)
@@ -88,11 +95,11 @@ class Hints:
         return ""
 
     def _files(self) -> dict[str, str]:
-        if self._texts is None:
+        if self.texts is None:
             assert self.source is not None
             files = ((path, self.source.read(path)) for path in self.source.paths())
-            self._texts = {path: text for path, text in files if text is not None}
-        return self._texts
+            self.texts = {path: text for path, text in files if text is not None}
+        return self.texts
 
 
 def _calls(text: str, callee: str) -> Iterator[ast.Call]:
