@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import tarfile
@@ -140,6 +141,20 @@ class TestFiles:
         assert len(list(tmp_path.iterdir())) == 1
         write(tmp_path, baseline(note="second"), replace=True)
         assert read_file(path).note == "second"
+
+    @pytest.mark.parametrize("name", ["replace", "hardlink_to"])
+    def test_write_that_fails_at_its_last_step_changes_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        def full(*paths: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        old = write(tmp_path, baseline(note="old")) if name == "replace" else None
+        monkeypatch.setattr(Path, name, full)
+        with pytest.raises(Refused, match=r"baseline\.unwritable(.|\n)*No space left"):
+            write(tmp_path, baseline(note="new"), replace=name == "replace")
+        assert list(tmp_path.iterdir()) == ([old] if old else [])
+        assert old is None or read_file(old).note == "old"
 
     def test_folder_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
