@@ -17,6 +17,7 @@ from harness.cli._progress import ConsoleObserver
 from harness.lease import duration
 from harness.lease.condition import Judged, judge
 from harness.lease.record import DEFAULT_NAME, Book
+from harness.preflight.check import ALL, skipped
 
 app = typer.Typer(
     help="Engines that outlive a test run: load once, then pytest --hs-attach as often as needed.",
@@ -80,6 +81,20 @@ def start(
         Path | None,
         typer.Option(help="Folder on a disk with room for a batch of samples on their way."),
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let code that lies in the checkpoint run, where vLLM would.")
+    ] = False,
+    skip_check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECK",
+            help="Leave out a check of harness preflight, or a family of them; repeatable.",
+        ),
+    ] = None,
+    skip_preflight: Annotated[
+        bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
+    ] = False,
+    load_deadline: Annotated[float, typer.Option(min=1, help="Seconds for the load.")] = 2400.0,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Return at once; harness engine status tells.")
     ] = False,
@@ -89,10 +104,13 @@ def start(
 
     Ctrl-C while it loads ends it. Afterwards it needs no terminal.
     """
+    from harness.capture.session import Deadlines
     from harness.extraction import EngineOptions
     from harness.extraction.options import capture_choice
     from harness.lease.start import start as start_lease
 
+    checks = (ALL,) if skip_preflight else tuple(skip_check or ())
+    skipped(checks)
     options = EngineOptions(
         model=model,
         layers=layers,
@@ -105,6 +123,7 @@ def start(
         max_num_batched_tokens=max_num_batched_tokens,
         gpu_memory_utilization=gpu_memory_utilization,
         python=python or Path(sys.executable),
+        deadlines=Deadlines(load=load_deadline),
     )
     observer = ConsoleObserver(0, 0)
     observer.stage("load", str(model))
@@ -115,6 +134,8 @@ def start(
             seconds=duration.parse(span),
             spool=spool,
             wait=not no_wait,
+            skip_checks=checks,
+            trust_remote_code=trust_remote_code,
             observer=observer,
         )
     finally:

@@ -25,8 +25,9 @@ from filelock import FileLock
 
 from harness.capture.protocol import Loaded
 from harness.capture.session import Deadlines, EngineSession
-from harness.errors import EngineFailed, HarnessError, Refused
+from harness.errors import HarnessError, Refused
 from harness.extraction import open_session
+from harness.extraction.clean import require_clean
 from harness.extraction.plan import EnginePlan
 from harness.host import Host, processes
 from harness.host.policy import DEFAULT_ACTIONS, Action, Danger, LoadProgress, Supervision
@@ -37,6 +38,7 @@ from harness.lease.condition import judge
 from harness.lease.identity import Identity, identity_of
 from harness.lease.messages import error_to_json
 from harness.lease.record import Book, Lease
+from harness.lease.refusals import changed, name_taken, not_loaded, untrusted
 from harness.lease.service import End, Service
 
 LOCK_S = 10.0
@@ -74,7 +76,8 @@ class Keeper:
     """One lease from its claim to its end.
 
     Args:
-        order: ``name``, ``seconds``, ``options``, ``deadlines``, ``spool`` (a folder, or None).
+        order: ``name``, ``seconds``, ``options``, ``deadlines``, ``spool`` (a folder, or None),
+            ``skip_checks`` (of preflight), ``trust_remote_code``.
         news: Hears of ``claimed``, ``progress``, ``warning``, ``ready`` and ``failed``.
         book: Where records lie.
     """
@@ -84,6 +87,8 @@ class Keeper:
         self._expires = time.monotonic() + float(order["seconds"])
         self._stopped = threading.Event()
         self._service: Service | None = None
+        self._skip_checks = tuple(order["skip_checks"])
+        self._trusts = bool(order["trust_remote_code"])
         self._deadlines = Deadlines(**order["deadlines"])
         home = book.home(order["name"])
         base = order["spool"]
@@ -123,7 +128,13 @@ class Keeper:
             depths=plan.layers.depths if plan.layers else (),
             devices=self._lease.devices and f"CUDA_VISIBLE_DEVICES={self._lease.devices}",
         )
+        if plan.recipe.engine_args.get("trust_remote_code") and not self._trusts:
+            raise untrusted(plan)
         identity = identity_of(plan)
+        # A look at the GPUs takes a second: who asks for a name that is taken is told before.
+        if (other := self._book.read(self._lease.name)) is not None and judge(other).condition.live:
+            raise name_taken(other)
+        require_clean(plan, skip=self._skip_checks)
         self._claim(identity)
         session = open_session(plan, log=self._lease.log, supervision=self._supervision())
         try:
@@ -171,14 +182,14 @@ class Keeper:
     def _hold(self, session: EngineSession, plan: EnginePlan, identity: Identity) -> End:
         if (end := self._load(session)) is not None:
             if end.kind != "stopped":
-                raise _not_loaded(end.reason, self._lease)
+                raise not_loaded(end.reason, self._lease)
             return end
         loaded, host = session.loaded, session.host
         assert loaded is not None
         assert isinstance(host, Host)
-        changed = [one for one in identity.differences(identity_of(plan)) if one.in_engine]
-        if changed:
-            raise _changed(list(map(str, changed)), self._lease)
+        differing = [one for one in identity.differences(identity_of(plan)) if one.in_engine]
+        if differing:
+            raise changed(list(map(str, differing)), self._lease)
         engine = processes.read(host.pid)
         with contextlib.closing(address.listen(self._lease.folder)) as listener:
             self._lease = self._book.change(
@@ -256,18 +267,6 @@ def forget(lease: Lease, book: Book) -> None:
     book.path(lease.name).unlink(missing_ok=True)
 
 
-def name_taken(other: Lease) -> Refused:
-    """Say that a name has a lease already."""
-    return Refused(
-        "lease.name-taken",
-        expected="a name without a lease",
-        found=str(judge(other)),
-        where=f"lease `{other.name}` of {other.owner}, keeper pid {other.keeper.pid}",
-        next=f"pytest --hs-attach={other.name} uses it; harness engine stop {other.name} ends it; "
-        "or choose another --name",
-    )
-
-
 def loaded_to_json(loaded: Loaded) -> dict[str, Any]:
     """Return what an engine said after its load as a JSON object."""
     return {
@@ -295,26 +294,6 @@ def _own_folder(folder: Path) -> None:
             where=str(folder),
             next="choose another folder with --spool",
         ) from error
-
-
-def _not_loaded(reason: str, lease: Lease) -> EngineFailed:
-    return EngineFailed(
-        "lease.expired",
-        expected="an engine that is loaded before its lease ends",
-        found=reason,
-        where=f"lease `{lease.name}`",
-        next="harness engine start with a longer --for",
-    )
-
-
-def _changed(names: list[str], lease: Lease) -> Refused:
-    return Refused(
-        "lease.changed-while-loading",
-        expected="files that stay as they are while an engine is loaded from them",
-        found="; ".join(names),
-        where=f"lease `{lease.name}`",
-        next="start it again",
-    )
 
 
 def _this_process() -> Process:

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness import errors
 from harness.errors import EngineFailed, HarnessError
+from harness.lease.refusals import keeper_failed
 
 _KINDS: dict[str, type[HarnessError]] = {
     kind.__name__: kind
@@ -24,13 +25,7 @@ _KINDS: dict[str, type[HarnessError]] = {
 def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return a failure as a JSON object; details that JSON cannot hold are left out."""
     if not isinstance(error, HarnessError):
-        error = EngineFailed(
-            "lease.keeper-failed",
-            expected="a keeper that forwards calls",
-            found=f"{type(error).__name__}: {error}",
-            where="the lease's keeper",
-            next="report this, with keeper.log from the lease's folder",
-        )
+        error = keeper_failed(error)
     return {
         "kind": type(error).__name__,
         "failure": error.failure.to_json(),

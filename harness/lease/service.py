@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from harness.errors import EngineFailed, HarnessError, Refused, UsageError
+from harness.errors import HarnessError, Refused
 from harness.host import processes
 from harness.host.wire import Channel, ProtocolError
 from harness.lease import address
 from harness.lease.messages import error_to_json
 from harness.lease.record import PROTOCOL, Client
+from harness.lease.refusals import busy, ended, keeper_failed, refuse_op
 
 SPOOL_KEEPS: Final = "results.jsonl"
 """The engine reads on in this file: it must stay as it is for the engine's whole life."""
@@ -210,7 +211,7 @@ class Service:
         if user != os.getuid():
             connection.close()
         elif self._session is not None:
-            _turn_away(connection, self._busy(self._session.client))
+            _turn_away(connection, busy(self._name, self._session.client))
         else:
             self._begin(connection, pid)
 
@@ -233,15 +234,6 @@ class Service:
             }
         )
         self._on_client(self._sessions, client)
-
-    def _busy(self, holder: Client) -> Refused:
-        return Refused(
-            "lease.busy",
-            expected="one session at a time",
-            found=f"the lease is used by {holder}",
-            where=f"lease `{self._name}`",
-            next="wait for it to end: harness engine status",
-        )
 
     def _hear(self, session: _Session) -> None:
         session.channel.flush()
@@ -281,25 +273,15 @@ class Service:
             session.gone = True
             return
         if session.working or op in _NOT_FORWARDED:
-            session.channel.put({"id": id, "error": error_to_json(self._refuse_op(op))})
+            session.channel.put(
+                {"id": id, "error": error_to_json(refuse_op(self._name, op, _NOT_FORWARDED))}
+            )
             session.channel.flush()
             return
         session.working = True
         arguments = (id, op, params, deadline_s)
         self._thread = threading.Thread(target=self._call, args=arguments, daemon=True)
         self._thread.start()
-
-    def _refuse_op(self, op: str) -> UsageError:
-        forbidden = op in _NOT_FORWARDED
-        return UsageError(
-            "lease.not-forwarded" if forbidden else "host.busy",
-            expected="a call that leaves the engine as it is"
-            if forbidden
-            else "one call at a time",
-            found=repr(op),
-            where=f"lease `{self._name}`",
-            next="harness engine stop ends a lease" if forbidden else "wait for the first call",
-        )
 
     def _call(self, id: int, op: str, params: dict[str, Any], deadline_s: float) -> None:
         def on_event(event: dict[str, Any]) -> None:
@@ -309,7 +291,7 @@ class Service:
             result = self._host.call(op, params, deadline_s=deadline_s, on_event=on_event)
         except BaseException as error:
             if not self._host.alive:
-                self._failure = error if isinstance(error, HarnessError) else _unknown(error)
+                self._failure = error if isinstance(error, HarnessError) else keeper_failed(error)
             self._mail.put({"id": id, "error": error_to_json(error)}, last=True)
         else:
             self._mail.put({"id": id, "result": result}, last=True)
@@ -350,17 +332,6 @@ def empty(spool: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def ended(name: str, reason: str) -> EngineFailed:
-    """Say that a lease has ended under its client."""
-    return EngineFailed(
-        "lease.ended",
-        expected="a lease that lasts as long as the session",
-        found=reason,
-        where=f"lease `{name}`",
-        next="harness engine status",
-    )
-
-
 def _turn_away(connection: socket.socket, refusal: Refused) -> None:
     channel = Channel(connection)
     channel.put({"refused": error_to_json(refusal)})
@@ -371,16 +342,6 @@ def _turn_away(connection: socket.socket, refusal: Refused) -> None:
 def _command(pid: int) -> str:
     text = processes.command_line(pid) or "?"
     return text if len(text) <= _COMMAND else text[: _COMMAND - 3] + "..."
-
-
-def _unknown(error: BaseException) -> HarnessError:
-    return EngineFailed(
-        "lease.keeper-failed",
-        expected="a keeper that forwards calls",
-        found=f"{type(error).__name__}: {error}",
-        where="the lease's keeper",
-        next="report this",
-    )
 
 
 def _first_line(text: str) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +20,9 @@ from harness.host.policy import LoadProgress
 from harness.lease import asked
 from harness.lease.condition import judge
 from harness.lease.files import package
-from harness.lease.keeper import name_taken
 from harness.lease.messages import error_from_json
 from harness.lease.record import Book, Lease, check_name
+from harness.lease.refusals import name_taken
 
 _GIVE_UP_S = 90.0
 _TAIL = 20
@@ -51,6 +51,8 @@ def start(
     seconds: float,
     spool: Path | None = None,
     wait: bool = True,
+    skip_checks: Collection[str] = (),
+    trust_remote_code: bool = False,
     observer: LoadObserver | None = None,
     book: Book | None = None,
 ) -> Lease:
@@ -62,6 +64,8 @@ def start(
         seconds: Until it ends by itself.
         spool: Folder below which its samples appear; by default the lease's own.
         wait: Return when it is ready; otherwise when its name is claimed.
+        skip_checks: Checks of preflight that are left out before a load onto GPUs.
+        trust_remote_code: Let code that lies in the checkpoint run, where the engine would.
         observer: Hears of the load while waiting.
         book: Where records lie.
 
@@ -70,7 +74,8 @@ def start(
 
     Raises:
         UsageError, Refused, NotComparable: As :func:`harness.extraction.plan.plan_engine`;
-            ``lease.bad-name``, ``lease.name-taken``, ``lease.spool``.
+            ``lease.bad-name``, ``lease.name-taken``, ``lease.spool``, ``lease.remote-code``,
+            ``preflight.dirty``.
         CheckFailed: ``canary.failed``.
         EngineFailed: It could not be loaded; ``lease.keeper-died``.
     """
@@ -85,6 +90,8 @@ def start(
         "options": asked.to_json(options),
         "deadlines": asdict(options.deadlines),
         "spool": None if spool is None else str(spool.absolute()),
+        "skip_checks": list(skip_checks),
+        "trust_remote_code": trust_remote_code,
     }
     keeper, news = _spawn(order, book)
     try:

@@ -212,6 +212,8 @@ class Box:
             "options": asked.to_json(self.options(**changes)),
             "deadlines": asdict(Deadlines()),
             "spool": None,
+            "skip_checks": [],
+            "trust_remote_code": False,
         }
         one = keeper.Keeper(order, keeper.News(writer), self.book)
         failures: list[BaseException] = []

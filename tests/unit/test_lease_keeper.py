@@ -175,6 +175,27 @@ def test_files_that_change_while_it_loads_make_no_lease(
     assert not box.python.running()
 
 
+def test_code_of_the_checkpoint_runs_only_where_it_may(box: Box) -> None:
+    box.python.answer(language_model_only=False)
+    with pytest.raises(Refused, match=r"lease.remote-code"):
+        box.hold(capture="patched")
+    assert box.files() == []
+    assert not box.python.engines()
+
+
+def test_nothing_is_loaded_onto_gpus_that_are_not_clean(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dirty(plan: object, *, skip: tuple[str, ...]) -> None:
+        raise Refused("preflight.dirty", expected="a", found="b", where="c", next="d")
+
+    monkeypatch.setattr("harness.lease.keeper.require_clean", dirty)
+    with pytest.raises(Refused, match=r"preflight.dirty"):
+        box.hold()
+    assert box.files() == []
+    assert not box.python.engines()
+
+
 def test_time_that_is_over_while_it_loads_ends_it(box: Box) -> None:
     box.python.behave(load="hang")
     with pytest.raises(EngineFailed, match=r"lease.expired"):

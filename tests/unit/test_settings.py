@@ -121,6 +121,14 @@ def test_program_without_a_folder_is_looked_up_on_path(
         settings({"python": "python-of-nobody"})
 
 
+@pytest.mark.parametrize(
+    ("text", "lease"),
+    [("k25", "k25"), ("auto", "auto"), ("yes", "auto"), ("no", None), ("0", None)],
+)
+def test_attach_names_a_lease_the_only_one_or_none(text: str, lease: str | None) -> None:
+    assert settings({"attach": text}, ini={"attach": "other"}).attach == lease
+
+
 def test_empty_variable_counts_as_not_set() -> None:
     assert settings(environment={"HARNESS_LAYERS": ""}, ini={"layers": "4"}).layers == "4"
 
@@ -139,6 +147,7 @@ def test_empty_variable_counts_as_not_set() -> None:
         ("gpu_memory_utilization", "85%", "share"),
         ("require_gpu", "perhaps", "yes or no"),
         ("layers", " ", "a value"),
+        ("attach", "tests/unit", "the name of a lease"),
     ],
 )
 @pytest.mark.parametrize("source", ["command_line", "environment", "ini"])
