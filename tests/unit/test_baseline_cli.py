@@ -11,14 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.baseline import Baseline, read_file, write
-from harness.cli import app
+from harness.cli import app as harness
+from harness.cli._baseline import app
 from tests.unit.baselines import KEY, baseline
 
 GOOD, SLOW = [100.0, 101.0, 99.0, 100.0, 100.0], [80.0] * 5
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["baseline", *map(str, arguments)], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result.stdout
 
@@ -45,6 +46,12 @@ def recorded(tmp_path: Path) -> Path:
 def measured(tmp_path: Path, runs: list[float], **given: Any) -> Path:
     given = {"seen": {"attention": "A"}, **given}
     return printed(tmp_path / f"{runs[0]}.jsonl", baseline(files_tok_per_s=runs, **given))
+
+
+def test_group_is_part_of_the_command_and_explains_itself() -> None:
+    result = CliRunner().invoke(harness, ["baseline", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert all(name in result.stdout for name in ("record", "show", "check"))
 
 
 class TestRecord:
@@ -87,11 +94,10 @@ class TestShow:
         for each in others:
             assert each["usable"] or all("floor" not in f for f in each["figures"].values())
 
-    def test_the_storys_box_is_marked_as_reported(self) -> None:
-        assert "reported, not measured here; never a floor" in run("show")
-
-    def test_evidence_of_few_runs_is_marked_so(self) -> None:
-        assert "1 x NVIDIA H200, native: measured 2026-11-29; no floor: too few runs" in run("show")
+    def test_what_is_only_told_or_of_few_runs_is_marked_so(self) -> None:
+        text = run("show")
+        assert "reported, not measured here; never a floor" in text
+        assert "1 x NVIDIA H200, native: measured 2026-11-29; no floor: too few runs" in text
 
     def test_missing_folder_is_a_usage_error(self, tmp_path: Path) -> None:
         body = report("show", "--folder", tmp_path / "none", code=2)
