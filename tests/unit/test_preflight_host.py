@@ -60,6 +60,11 @@ def test_the_limit_of_any_group_above_bounds_memory(tmp_path: Path) -> None:
     assert memory(tmp_path, "0::/a/b\n", files) == (10 * GIB, 30 * GIB)
 
 
+def test_a_limit_above_what_the_host_has_left_bounds_nothing(tmp_path: Path) -> None:
+    files = {"a/memory.max": f"{500 * GIB}\n", "a/memory.current": f"{GIB}\n"}
+    assert memory(tmp_path, "0::/a\n", files) == (100 * GIB, 500 * GIB)
+
+
 def test_groups_of_version_1_count_too(tmp_path: Path) -> None:
     files = {
         "memory/docker/x/memory.limit_in_bytes": f"{20 * GIB}\n",
