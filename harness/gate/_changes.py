@@ -41,6 +41,8 @@ def differences(seam: Seam, known: Entry, found: Entry) -> tuple[Difference, ...
     Additions, other annotations, other names of arguments passed by place, and code that lies
     elsewhere and is re-exported are no differences.
     """
+    if known == found:
+        return ()
     if known.missing or found.missing:
         return (_gone(known, found),) if found.missing and not known.missing else ()
     return (

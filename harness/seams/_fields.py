@@ -15,6 +15,7 @@ from typing import Literal
 from harness.seams import _signature
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
+from harness.seams._walk import walk
 
 FieldKind = Literal["field", "initvar", "noinit", "member"]
 
@@ -159,7 +160,7 @@ def _generated(classes: Classes, cls: Class) -> bool:
             return True
         found = classes.tree.lookup(cls.module, name)
         if found is not None and isinstance(found.node, ast.FunctionDef):
-            inner = ast.walk(found.node)
+            inner = walk(found.node)
             if any(isinstance(n, ast.expr) and last_name(n).startswith("dataclass") for n in inner):
                 return True
     return False

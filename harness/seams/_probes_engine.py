@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from harness.seams._bindings import last_name
 from harness.seams._classes import Classes
@@ -37,6 +38,7 @@ EXTENSION = (
 """Names of the extensions of ``harness.inside.worker`` and of speculators 0.3 and 0.4."""
 _RUNNER = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
 _EXECUTOR = ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor")
+_SORTED = re.compile(r"\bsorted\(\s*[\w.]*num_\w*tokens")
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _LISTED = "DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES"
 
@@ -189,12 +191,7 @@ def runner_v2_sorts(classes: Classes) -> str:
     module = classes.tree.module("vllm.v1.worker.gpu.model_runner")
     if module is None:
         return ABSENT
-    ordered = (
-        ast.unparse(part.args[0])
-        for part in walk(module.tree)
-        if isinstance(part, ast.Call) and last_name(part.func) == "sorted" and part.args
-    )
-    return "yes" if any("num_" in text and "tokens" in text for text in ordered) else UNKNOWN
+    return "yes" if _SORTED.search(module.text) else UNKNOWN
 
 
 def runner_v2_deepseek(classes: Classes) -> str:

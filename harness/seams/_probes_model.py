@@ -7,6 +7,7 @@ import ast
 from harness.seams._bindings import last_name
 from harness.seams._classes import Classes
 from harness.seams._syntax import mentions, method, strings
+from harness.seams._walk import walk
 
 ABSENT, UNKNOWN = "absent", "unknown"
 _DEEPSEEK = "vllm.model_executor.models.deepseek_v2"
@@ -62,7 +63,7 @@ def capture(classes: Classes) -> str:
         node, "_maybe_add_hidden_state"
     ):
         return "none"
-    return "inner, final" if any(_final(part) for part in ast.walk(node)) else "inner"
+    return "inner, final" if any(_final(part) for part in walk(node)) else "inner"
 
 
 def capture_point(classes: Classes) -> str:
@@ -72,7 +73,7 @@ def capture_point(classes: Classes) -> str:
         return UNKNOWN
     if capture(classes) == "none":
         return "none"
-    for loop in (part for part in ast.walk(node) if isinstance(part, ast.For)):
+    for loop in (part for part in walk(node) if isinstance(part, ast.For)):
         taken = [n for n, one in enumerate(loop.body) if _takes(one)]
         layer = [n for n, one in enumerate(loop.body) if "layer" in _called(one)]
         if taken and layer:
@@ -85,7 +86,7 @@ def _takes(node: ast.AST) -> bool:
 
 
 def _called(node: ast.AST) -> set[str]:
-    return {last_name(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+    return {last_name(part.func) for part in walk(node) if isinstance(part, ast.Call)}
 
 
 def _final(part: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
 from harness.seams._syntax import mentions, method, strings
-from harness.seams._walk import returns, statements
+from harness.seams._walk import returns, statements, walk
 
 ABSENT, UNKNOWN = "absent", "unknown"
 _CONNECTOR = (
@@ -54,7 +54,7 @@ def layout(classes: Classes) -> str:
     node = method(classes, *_CONNECTOR, "get_required_kvcache_layout")
     if node is None:
         return ABSENT if classes.find(*_CONNECTOR) is None else UNKNOWN
-    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
+    returned = [part.value for part in walk(node) if isinstance(part, ast.Return)]
     named = [value.value for value in returned if isinstance(value, ast.Constant)]
     return str(named[0]) if len(named) == 1 else UNKNOWN
 
@@ -82,7 +82,7 @@ def request_parameters(classes: Classes) -> str:
         return ABSENT
     read = {
         str(part.args[0].value)
-        for part in ast.walk(found.node)
+        for part in walk(found.node)
         if isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)
         and part.func.attr == "get"
@@ -107,7 +107,7 @@ def tensors(classes: Classes) -> str:
     found = classes.find(*_CONNECTOR)
     if found is None:
         return ABSENT
-    for part in ast.walk(found.node):
+    for part in walk(found.node):
         if isinstance(part, ast.Assign) and any(last_name(t) == "tensors" for t in part.targets):
             keys = sorted(_keys(part.value))
             if keys:
@@ -116,13 +116,13 @@ def tensors(classes: Classes) -> str:
 
 
 def _keys(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Dict):
             yield from (str(key.value) for key in part.keys if isinstance(key, ast.Constant))
 
 
 def _asked(found: Class) -> Iterator[str]:
-    for part in ast.walk(found.node):
+    for part in walk(found.node):
         if isinstance(part, ast.Call) and last_name(part.func) == "get_from_extra_config":
             first = part.args[0] if part.args else None
             if isinstance(first, ast.Constant):

@@ -21,24 +21,32 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
                 stack.append(value)
 
 
-def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, inner ones too, in the order of the text."""
+_BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def statements(body: list[ast.stmt], *, inner: bool = True) -> Iterator[ast.stmt]:
+    """Yield the statements of a body in the order of the text.
+
+    Args:
+        body: Where to begin.
+        inner: Also those of functions and classes inside it.
+    """
     for node in body:
         yield node
-        for part in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(node, part, []))
-        for inner in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            yield from statements(inner.body)
+        if isinstance(node, _BLOCKS) or (inner and isinstance(node, _DEFINITIONS)):
+            for part in _parts(node):
+                yield from statements(part, inner=inner)
+
+
+def _parts(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    yield getattr(node, "body", [])
+    for one in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield one.body
+    yield getattr(node, "orelse", [])
+    yield getattr(node, "finalbody", [])
 
 
 def returns(node: Function) -> Iterator[ast.Return]:
     """Yield the returns of a function itself, not those of functions inside it."""
-    stack: list[ast.AST] = list(node.body)
-    while stack:
-        part = stack.pop()
-        if isinstance(part, ast.Return):
-            yield part
-        elif isinstance(part, ast.stmt | ast.excepthandler | ast.match_case) and not isinstance(
-            part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        ):
-            stack += ast.iter_child_nodes(part)
+    return (one for one in statements(node.body, inner=False) if isinstance(one, ast.Return))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
+from harness.seams import _signature
 from harness.seams.inventory import SEAMS
 from harness.seams.seam import Call, Consumer, Kind, Seam, Use
 from harness.seams.surface import Entry, Surface
@@ -178,10 +180,16 @@ def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
 
 
 def _check_calls(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
-    signature = entry.parsed() if use.calls and entry.kind in _CALLABLE else None
+    text = entry.signature if entry.kind in _CALLABLE else None
     for call in use.calls:
-        if signature is None:
+        if text is None:
             yield Finding(seam.id, use.by, "unreadable", str(call), str(call), entry.kind)
             return
-        for kind, subject in call_problems(signature, call):
-            yield Finding(seam.id, use.by, kind, subject, str(call), entry.signature or "")
+        for kind, subject in _problems(text, call):
+            yield Finding(seam.id, use.by, kind, subject, str(call), text)
+
+
+@cache
+def _problems(signature: str, call: Call) -> tuple[tuple[FindingKind, str], ...]:
+    """What :func:`call_problems` yields; few of a release's signatures are not the last one's."""
+    return tuple(call_problems(_signature.parse(signature), call))

@@ -75,6 +75,13 @@ class Release:
         )
         here = {path: text for path, text in texts.items() if text is not None}
         there = {path: text for path, text in _texts(self).items() if path not in texts}
+        classes.fields.update(
+            {
+                key: fields
+                for key, fields in self.classes.fields.items()
+                if not changed & {cls.module for cls in self.classes._orders[key]}
+            }
+        )
         return _surface(self.named, classes), Hints(source, there | here)
 
 
