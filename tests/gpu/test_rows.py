@@ -20,9 +20,9 @@ from tests.noise import figures as by_depth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 
-# Norm of the difference over the norm, a whole sample; bfloat16. The worst on an H200 was 0.009
+# Norm of the difference over the norm, a whole sample; bfloat16. The worst on an H200 was 0.013
 # (wrapper of 4 layers, three of experts); of another prompt 1.0.
-BOUND = 0.02
+BOUND = 0.03
 FAR = 0.3
 
 
