@@ -18,6 +18,8 @@ from harness.host.launch import Launched
 from harness.host.spec import HostSpec
 from harness.host.watch import Unwatched, Watcher
 
+_NOBODY_S = 1.0
+
 
 class Host:
     """An engine process that we own.
@@ -197,7 +199,7 @@ class Host:
         if not idle:
             self._abandon()
             # The call ends as soon as the engine does, which the reaper sees to.
-            idle = not mine and self._busy.acquire(timeout=deadline_s)
+            idle = not mine and self._wait_for_caller(deadline_s)
         try:
             self._closed = True
             if self._failure is None and conversation is not None:
@@ -211,6 +213,22 @@ class Host:
                 self._finalizer.detach()
         if names:
             raise failures.survivors(self.spec, names)
+
+    def _wait_for_caller(self, seconds: float) -> bool:
+        """Wait until the call of another thread is over.
+
+        An interrupt may strike between taking the lock and noting who did, or between
+        forgetting that and giving it back. Then there is no call, and nobody ever gives it back.
+        """
+        now = time.monotonic()
+        until, lost_at = now + seconds, now + _NOBODY_S
+        while not self._busy.acquire(timeout=0.05):
+            now = time.monotonic()
+            if self._caller:
+                lost_at = now + _NOBODY_S
+            if now > min(until, lost_at):
+                return False
+        return True
 
     def _lost(self, error: EngineFailed) -> HarnessError:
         """End the engine after a failed call; what the watcher knows goes into the error.

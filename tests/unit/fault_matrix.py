@@ -146,7 +146,7 @@ def _engine(fault: Fault, folder: Path, delay: float) -> Outcome:
     finally:
         host.close()
     left = [str(leak) for leak in check.leaks(settle_s=_SETTLE_S, memory_s=0)]
-    left += [f"pid {p.pid} runs" for p in hosts.running(everyone)]
+    left += [_told(p) for p in hosts.running(everyone)]
     left += _remains(facts, folder)
     left += [f"open file {f.name}" for f in set(Path("/proc/self/fd").iterdir()) - files
              if f.is_symlink()]  # fmt: skip
@@ -173,7 +173,7 @@ def _parent(fault: Fault, folder: Path, delay: float) -> Outcome:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
     )
     assert program.stdout is not None
     facts = json.loads(program.stdout.readline())
@@ -183,12 +183,27 @@ def _parent(fault: Fault, folder: Path, delay: float) -> Outcome:
     time.sleep(delay)
     begun = time.monotonic()
     program.send_signal(number)
-    left = [f"pid {p.pid} runs" for p in hosts.running_after(everyone, DEATH_S + 1)]
+    left = [_told(p) for p in hosts.running_after(everyone, DEATH_S + 1)]
     seconds = time.monotonic() - begun
-    _, errors = program.communicate(timeout=20)
+    try:
+        _, errors = program.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        left.append(f"the parent (pid {program.pid}) itself")
+        program.send_signal(signal.SIGABRT)  # Its stacks are then in its last words.
+        _, errors = program.communicate()
+        print(errors, file=sys.stderr)
     text = log.read_text() if number != signal.SIGINT else errors
     left += _remains({**facts, "temporary": record.folder}, folder)
     return Outcome(fault.name, round(seconds, 3), text.rstrip().splitlines()[-1], left)
+
+
+def _told(process: Process) -> str:
+    """Say what still runs, and what runs below it."""
+    found = [processes.read(process.pid), *processes.descendants([process.pid])]
+    names = [
+        f"{p.pid} {p.state} {processes.command_line(p.pid)[:120]}" for p in found if p is not None
+    ]
+    return f"still runs: {'; '.join(names)}"
 
 
 def _remains(facts: Mapping[str, Any], folder: Path) -> list[str]:
@@ -222,11 +237,12 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--repeat", type=int, default=20)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--only", default="", help="part of a fault's name")
     options.add_argument("--out", type=Path)
     given = options.parse_args()
     draw = random.Random(given.seed)
     figures = []
-    for fault in FAULTS:
+    for fault in (fault for fault in FAULTS if given.only in fault.name):
         outcomes = []
         broken = []
         for _ in range(given.repeat):

@@ -221,6 +221,16 @@ def test_call_works_with_more_than_1024_open_files(tmp_path: Path) -> None:
             os.close(fd)
 
 
+def test_interrupt_between_two_lines_of_a_call_does_not_hold_up_the_end(host: Host) -> None:
+    # As when Ctrl-C strikes right after the lock was taken, or right before it is given back.
+    host._busy.acquire()
+    engine = hosts.named([host.pid])
+    begun = time.monotonic()
+    host.close()
+    assert time.monotonic() - begun < 5
+    assert hosts.running(engine) == []
+
+
 def test_close_from_another_thread_ends_a_call_that_waits(host: Host) -> None:
     threading.Timer(0.3, host.close).start()
     begun = time.monotonic()
