@@ -233,6 +233,13 @@ CAPTURE = (
         (f"{_CONNECTOR}:PendingSave",),
         (Use(NATIVE, (call("req_id", "filename", "token_ids", "block_ids"),)),),
     ),
+    *names(
+        "connector.pending",
+        f"{_CONNECTOR}:PendingSave",
+        Kind.FIELD,
+        "req_id filename token_ids block_ids",
+        Use(NATIVE, note="inside/connector.py"),
+    ),
     Seam(
         "connector.extract",
         Kind.FUNCTION,
