@@ -131,7 +131,7 @@ class Extraction:
 
     def __call__(self, name: str, *more: str) -> Result:
         words = ["extract", "--json", "--layers", "1,3", "--out", str(self.out)]
-        words += ["--dtype", "float32", "--max-model-len", "65", "--model", str(self.model)]
+        words += ["--max-model-len", "65", "--model", str(self.model)]
         words += ["--prompts", str(self.out.parent / "prompts.jsonl")]
         words += ["--python", str(self.stand_in.python), *more]
         return self.box(fake_nvml.load(name), *words)
