@@ -123,6 +123,7 @@ class Settings:
     prompts: Path | None = None
     out: Path | None = None
     preflight_skip: str = "none"
+    skip_gate: bool = False
     attach: str | None = None
     baselines: Path | None = None
     record_baseline: Path | None = None
@@ -282,6 +283,12 @@ _DEFINITIONS: Final = (
         "CHECKS",
         "checks of `clean_gpus` to leave out, by id or family, parted by commas; all: load "
         "without a look; default: none",
+    ),
+    Definition(
+        "skip_gate",
+        _flag,
+        "",
+        "load a vLLM also where its files show that the capture cannot work with it",
     ),
     Definition(
         "attach",

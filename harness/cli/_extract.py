@@ -118,6 +118,13 @@ def extract(
     skip_preflight: Annotated[
         bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
     ] = False,
+    skip_gate: Annotated[
+        bool,
+        typer.Option(
+            "--skip-gate",
+            help="Load a vLLM also where its files show that the capture cannot work with it.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -177,6 +184,7 @@ def extract(
             max_num_batched_tokens=max_num_batched_tokens,
             gpu_memory_utilization=gpu_memory_utilization,
             python=interpreter,
+            skip_gate=skip_gate,
             deadlines=replace(
                 _DEADLINES,
                 load=load_deadline,

@@ -51,6 +51,7 @@ class EngineOptions:
         use_mla: Force latent attention on or off; None takes it where the release has it.
         python: Interpreter that has the engine.
         deadlines: Limits in seconds.
+        skip_gate: Load a vLLM also where its files show that the capture cannot work.
     """
 
     model: Path
@@ -67,6 +68,7 @@ class EngineOptions:
     use_mla: bool | None = None
     python: Path = field(default_factory=lambda: Path(sys.executable))
     deadlines: Deadlines = field(default_factory=Deadlines)
+    skip_gate: bool = False
 
 
 @dataclass(frozen=True)

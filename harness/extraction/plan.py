@@ -17,6 +17,7 @@ from harness.dataset.space import check_space, estimate_bytes
 from harness.engine_facts import Inspection, inspect
 from harness.errors import Refused, UsageError
 from harness.extraction.options import CaptureChoice, EngineOptions, ExtractOptions
+from harness.gate.preload import require_static
 from harness.layers import LayerPlan, resolve
 from harness.recipe import Choice, Recipe, RecipeRequest, choose_capture
 
@@ -97,7 +98,8 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
 
     Raises:
         UsageError: Model, layers or dtype cannot be right.
-        Refused: It would fail, hang or be wrong here.
+        Refused: It would fail, hang or be wrong here; ``gate.refused``: the installed vLLM lacks
+            what the capture touches.
         NotComparable: The installed vLLM is unknown.
     """
     # The engine works in a folder of its own; ".." may lead through a name that is a pattern.
@@ -129,6 +131,14 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         use_mla=options.use_mla,
     )
     choice = _choose(options.capture, request)
+    if seen.package is not None:
+        require_static(
+            seen.package,
+            choice.capture,
+            python=options.python,
+            architecture=model.architecture,
+            skip=options.skip_gate,
+        )
     made = recipe.build(replace(request, capture=choice.capture))
     args = made.engine_args
     budget = int(args["max_num_batched_tokens"])

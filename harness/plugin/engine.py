@@ -316,6 +316,7 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         python=settings.python,
+        skip_gate=settings.skip_gate,
         deadlines=_deadlines(settings),
     )
     return plan_for(options, folder / "spool")
