@@ -168,12 +168,19 @@ def _probes(package: Path) -> dict[str, bool]:
     asked: dict[str, Callable[[Path], bool]] = {
         "cpu_mla": lambda p: (p / "v1/attention/backends/mla/cpu_mla.py").is_file(),
         "cpu_cache_bytes": lambda p: "kv_cache_memory_bytes" in _read(p, "v1/worker/cpu_worker.py"),
+        "cpu_ops_compiled": _cpu_ops_compiled,
         "native_extract": lambda p: (p / "v1/spec_decode/extract_hidden_states.py").is_file(),
         "captures_final_depth_deepseek": _captures_final_depth,
         "language_model_only": lambda p: "language_model_only" in _read(p, "config/multimodal.py"),
         "v2_runner_property": lambda p: "def use_v2_model_runner" in _read(p, "config/vllm.py"),
     }
     return {name: bool(ask(package)) for name, ask in asked.items()}
+
+
+def _cpu_ops_compiled(package: Path) -> bool:
+    """Say whether an op runs its compiled kernel on a CPU (to 0.13) and not torch's own code."""
+    method = _method(package, "model_executor/custom_op.py", "CustomOp", "forward_cpu")
+    return method is not None and "self.forward_cuda" in ast.unparse(method)
 
 
 def _captures_final_depth(package: Path) -> bool:

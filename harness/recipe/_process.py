@@ -194,12 +194,7 @@ def _cpu(context: Context) -> Iterator[Setting]:
         f"{request.tensor_parallel_size} workers share the rest",
         "environment",
     )
-    yield Setting(
-        "compilation_config",
-        {"custom_ops": ["-rotary_embedding", "all"]},
-        "the CPU rotary kernel is wrong for queries of more than one head; off means torch's own",
-        expect={"compilation_config.custom_ops": ["-rotary_embedding", "all"]},
-    )
+    yield _cpu_ops(context)
     if request.model.is_mla and not context.mla:
         yield Setting(
             "VLLM_MLA_DISABLE",
@@ -216,6 +211,20 @@ def _cpu(context: Context) -> Iterator[Setting]:
             "pinned: a host with AMX would silently take a backend that only knows bfloat16",
             expect={"attention_config.backend": f"AttentionBackendEnum.{backend}"},
         )
+
+
+def _cpu_ops(context: Context) -> Setting:
+    ops = ["-rotary_embedding", "all"]
+    why = "the CPU rotary kernel is wrong for queries of more than one head"
+    if context.request.engine.has("cpu_ops_compiled"):
+        ops.insert(1, "-rms_norm")
+        why += ", the norm's for rows that lie apart, such as DeepSeek's latent ones"
+    return Setting(
+        "compilation_config",
+        {"custom_ops": ops},
+        f"{why}; off means torch's own",
+        expect={"compilation_config.custom_ops": ops},
+    )
 
 
 def _preloads(context: Context) -> Iterator[Setting]:

@@ -194,6 +194,23 @@ def test_probe_turns_on_the_file_that_it_names(
     assert (without.engine.has(probe), having.engine.has(probe)) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("self.forward_cuda(*args)", True),
+        ("self.forward_native(*args)", False),
+        ("other.forward_cuda(*args)", False),
+    ],
+)
+def test_compiled_ops_on_a_cpu_are_seen_by_what_the_op_calls(
+    bare_python: Path, tmp_path: Path, body: str, answer: bool
+) -> None:
+    text = f"class CustomOp:\n    def forward_cpu(self, *args):\n        return {body}\n"
+    files = {"model_executor/custom_op.py": text}
+    seen = inspect(bare_python, env=site(tmp_path, files, vllm="0.13.0"))
+    assert seen.engine.has("cpu_ops_compiled") is answer
+
+
 def test_engine_arguments_are_the_fields_and_nothing_inside_methods(
     bare_python: Path, tmp_path: Path
 ) -> None:

@@ -355,6 +355,18 @@ def test_wrong_rotary_op_is_off_on_cpu_and_left_alone_on_a_gpu() -> None:
     assert "compilation_config" not in recipe(platform=GPU).engine_args
 
 
+def test_norm_op_is_off_on_cpu_where_the_release_runs_its_compiled_kernel() -> None:
+    """0.12.0 and 0.13.0 gave wrong rows of DeepSeek: the kernel takes apart rows for one piece."""
+    old = dataclasses.replace(OLD, probes={"cpu_ops_compiled": True})
+    made = recipe(engine=old, capture="patched")
+    wanted = ["-rotary_embedding", "-rms_norm", "all"]
+    assert made.engine_args["compilation_config"]["custom_ops"] == wanted
+    assert made.expect["compilation_config.custom_ops"] == wanted
+    assert (
+        "compilation_config" not in recipe(platform=GPU, engine=old, capture="patched").engine_args
+    )
+
+
 @pytest.mark.parametrize("has_amx", [False, True])
 def test_cpu_attention_is_pinned_so_that_amx_is_never_taken_silently(has_amx: bool) -> None:
     made = recipe(platform=dataclasses.replace(CPU, has_amx=has_amx))
