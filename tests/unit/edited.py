@@ -1,8 +1,9 @@
-"""A real release with one edit: only what the edit touches is parsed again."""
+"""A real release with one edit: only what the edit can touch is read again."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.gate._hints import Hints
-from harness.seams import SEAMS, Source, Surface
+from harness.seams import SEAMS, Entry, Source, Surface
 from harness.seams._classes import Classes
 from harness.seams._read import read_entry
 from harness.seams._source import FolderSource, Named, open_folder
-from harness.seams._tree import Tree
+from harness.seams._tree import Module, Tree
 from harness.seams.probes import PROBES
 
 
@@ -32,9 +33,20 @@ class Edited:
     def read(self, path: str) -> str | None:
         return self.texts[path] if path in self.texts else self.base.read(path)
 
-    def paths(self):  # type: ignore[no-untyped-def]
+    def paths(self) -> Iterator[str]:
         there = dict.fromkeys(self.base.paths()) | dict(self.texts)
         return (path for path in there if self.read(path) is not None)
+
+
+@dataclass
+class Watched(Tree):
+    """A tree that notes which modules are asked for."""
+
+    asked: set[str] = field(default_factory=set)
+
+    def module(self, name: str) -> Module | None:
+        self.asked.add(name)
+        return super().module(name)
 
 
 @dataclass(frozen=True)
@@ -45,11 +57,13 @@ class Release:
         named: Its files.
         classes: What was parsed of them.
         surface: What it offers.
+        asked: Seam or probe -> the modules that decide it.
     """
 
     named: Named
     classes: Classes
     surface: Surface
+    asked: dict[str, frozenset[str]]
 
     def text(self, path: str) -> str:
         found = self.named.source.read(path)
@@ -59,30 +73,31 @@ class Release:
     def edited(self, texts: dict[str, str | None]) -> tuple[Surface, Hints]:
         """Read the release again with other files; the hints search these."""
         source = Edited(self.named.source, texts)
-        changed = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-                   for path in texts}  # fmt: skip
+        changed = {_module(path) for path in texts}
         tree = Tree(source)
         tree._cache.update(
             {name: module for name, module in self.classes.tree._cache.items()
              if name not in changed and module is not None}
         )  # fmt: skip
         classes = Classes(tree)
-        classes._classes.update(
-            {key: cls for key, cls in self.classes._classes.items() if key[0] not in changed}
-        )
-        classes._assigned.update(
-            {key: one for key, one in self.classes._assigned.items() if key[0] not in changed}
-        )
+        for mine, theirs in (
+            (classes._classes, self.classes._classes),
+            (classes._assigned, self.classes._assigned),
+        ):
+            mine.update({key: one for key, one in theirs.items() if key[0] not in changed})  # type: ignore[attr-defined]
+        entries: dict[str, Entry] = dict(self.surface.entries)
+        probes = dict(self.surface.probes)
+        for seam in SEAMS:
+            if changed & self.asked[seam.id]:
+                entries[seam.id] = read_entry(classes, seam)
+        for name, probe in PROBES.items():
+            if changed & self.asked[name]:
+                probes[name] = probe(classes)
+        surface = Surface(self.named.release, self.named.build, entries, probes)
         here = {path: text for path, text in texts.items() if text is not None}
-        there = {path: text for path, text in _texts(self).items() if path not in texts}
-        classes.fields.update(
-            {
-                key: fields
-                for key, fields in self.classes.fields.items()
-                if not changed & {cls.module for cls in self.classes._orders[key]}
-            }
-        )
-        return _surface(self.named, classes), Hints(source, there | here)
+        searched = _texts_at(self.named.source.where)
+        there = {path: text for path, text in searched.items() if path not in texts}
+        return surface, Hints(source, there | here)
 
 
 @cache
@@ -91,20 +106,38 @@ def installed() -> Release:
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("no vLLM is installed here; next: make gen2")
-    return opened(Path(next(iter(spec.submodule_search_locations))).parent)
-
-
-@cache
-def opened(root: Path) -> Release:
-    named = open_folder(root)
+    named = open_folder(Path(next(iter(spec.submodule_search_locations))).parent)
     assert isinstance(named.source, FolderSource)
-    classes = Classes(Tree(named.source))
-    return Release(named, classes, _surface(named, classes))
+    tree = Watched(named.source)
+    shared = Classes(tree)
+    asked: dict[str, frozenset[str]] = {}
+    entries: dict[str, Entry] = {}
+    probes: dict[str, str] = {}
+    for seam in SEAMS:
+        entries[seam.id] = read_entry(_apart(shared), seam)
+        asked[seam.id] = frozenset(tree.asked)
+    for name, probe in PROBES.items():
+        probes[name] = probe(_apart(shared))
+        asked[name] = frozenset(tree.asked)
+    surface = Surface(named.release, named.build, entries, probes)
+    return Release(named, shared, surface, asked)
+
+
+def _apart(shared: Classes) -> Classes:
+    """Return classes that remember no way through the modules, so that each way is noted."""
+    tree = shared.tree
+    assert isinstance(tree, Watched)
+    tree.asked.clear()
+    return Classes(tree, _classes=shared._classes, _assigned=shared._assigned)
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @cache
 def _texts_at(root: str) -> dict[str, str]:
-    """Read what hints search, once: the files beside the seams and one file elsewhere."""
+    """Read what hints search, once: the files beside the seams."""
     wanted = ("config", "v1/core", "v1/executor", "v1/worker", "engine", "model_executor/models")
     package = Path(root) / "vllm"
     files = [file for folder in wanted for file in (package / folder).rglob("*.py")]
@@ -113,16 +146,3 @@ def _texts_at(root: str) -> dict[str, str]:
         file.relative_to(root).as_posix(): file.read_text(encoding="utf-8", errors="replace")
         for file in files
     }
-
-
-def _texts(release: Release) -> dict[str, str]:
-    return _texts_at(release.named.source.where)
-
-
-def _surface(named: Named, classes: Classes) -> Surface:
-    return Surface(
-        named.release,
-        named.build,
-        {seam.id: read_entry(classes, seam) for seam in SEAMS},
-        {name: probe(classes) for name, probe in PROBES.items()},
-    )
