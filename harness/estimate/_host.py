@@ -39,8 +39,18 @@ def host_terms(
     """
     rows = row_bytes * (2 * tokens + max_model_len)
     return (
-        Term("workers", _WORKER * tensor_parallel_size, "3 GiB each, a guess: not measured", "rule of thumb"),
-        Term("engine core and front end", _FRONT, "3 GiB together, a guess: not measured", "rule of thumb"),
+        Term(
+            "workers",
+            _WORKER * tensor_parallel_size,
+            "3 GiB each, a guess: not measured",
+            "rule of thumb",
+        ),
+        Term(
+            "engine core and front end",
+            _FRONT,
+            "3 GiB together, a guess: not measured",
+            "rule of thumb",
+        ),
         Term(
             "rows in flight, pinned",
             rows,
