@@ -14,7 +14,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fixtures import fake_nvml
-from harness import models
 from harness.cli import app
 from tests.unit.interpreters import StandIn
 
@@ -119,12 +118,13 @@ def test_a_real_child_answers_to_the_command(tmp_path: Path) -> None:
 class Extraction:
     """An extraction by an engine that says that it uses GPUs."""
 
-    def __init__(self, box: Box, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.box, self.out = box, folder / "out"
+    def __init__(
+        self, box: Box, folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.box, self.out, self.model = box, folder / "out", model
         self.stand_in = StandIn(folder / "python", device="cuda")
         facts = self.stand_in.folder / "facts.json"
         facts.write_text(json.dumps({**json.loads(facts.read_text()), "gpus": 8}))
-        self.model = models.make("kimi-k2.5-tiny", folder / "model")
         (folder / "prompts.jsonl").write_text('{"id": "a", "input_ids": [1, 2, 3]}\n')
         monkeypatch.setenv("HARNESS_STATE", str(folder / "state"))
         monkeypatch.setenv("HARNESS_GPU_LOCKS", str(folder / "locks"))
@@ -138,8 +138,10 @@ class Extraction:
 
 
 @pytest.fixture
-def extraction(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Extraction:
-    return Extraction(box, tmp_path, monkeypatch)
+def extraction(
+    box: Box, tmp_path: Path, tiny_kimi: Path, monkeypatch: pytest.MonkeyPatch
+) -> Extraction:
+    return Extraction(box, tmp_path, tiny_kimi, monkeypatch)
 
 
 def test_extraction_onto_a_dirty_gpu_is_refused_before_anything_is_made(
@@ -154,6 +156,7 @@ def test_extraction_onto_a_dirty_gpu_is_refused_before_anything_is_made(
     assert not extraction.out.exists()
 
 
+@pytest.mark.slow
 def test_extraction_goes_on_where_the_look_is_left_out_or_other_gpus_are_used(
     extraction: Extraction,
 ) -> None:
