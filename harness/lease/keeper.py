@@ -199,6 +199,7 @@ class Keeper:
                 loaded=time.time(),
                 loads=session.loads,
                 reply=loaded_to_json(loaded),
+                devices=self._lease.devices or _devices(loaded),
             )
             self._news.say("ready")
             self._news.close()
@@ -275,6 +276,11 @@ def loaded_to_json(loaded: Loaded) -> dict[str, Any]:
         "workers": [dict(worker) for worker in loaded.workers],
         "seconds": dict(loaded.seconds),
     }
+
+
+def _devices(loaded: Loaded) -> str:
+    named = (str(worker["device"]) for worker in loaded.workers if "device" in worker)
+    return ", ".join(dict.fromkeys(named))
 
 
 def _own_folder(folder: Path) -> None:

@@ -74,7 +74,7 @@ class Checkout:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -107,7 +107,7 @@ def test_two_runs_of_pytest_one_load_and_a_changed_patch_is_refused_by_name(
 ) -> None:
     common = ("--model", str(tiny_wrapper), "--layers", "1,3,4", "--dtype", "float32")
     started = checkout.engine("start", *common, "--name", "tiny", "--for", "20m")
-    assert (started["state"], started["loads"]) == ("ready", 1)
+    assert (started["state"], started["loads"], started["devices"]) == ("ready", 1, "cpu")
     tree = named([started["pid"], started["engine_pid"]])
     tree += processes.descendants([started["pid"]])
     assert len(tree) >= 4  # the reaper and a worker besides
