@@ -14,6 +14,7 @@ from harness.plugin._baselines import KEEPER, BaselineKeeper
 from harness.plugin._marks import MARKERS
 from harness.plugin._options import add_options, read_settings
 from harness.plugin._session import SESSION, HarnessSession, check_given
+from harness.plugin._verdict import VERDICT, VerdictKeeper
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SESSION] = session
     config.pluginmanager.register(session, "harness-session")
     config.pluginmanager.register(BaselineKeeper(settings), KEEPER)
+    config.pluginmanager.register(VerdictKeeper(session), VERDICT)
     # From a module of their own: in this one, a fixture `engine` would be lost as soon as
     # somebody imports the module `harness.plugin.engine`.
     config.pluginmanager.register(_fixtures, "harness-fixtures")

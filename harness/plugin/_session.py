@@ -60,6 +60,11 @@ class HarnessSession:
         return self._inspected[1]
 
     @property
+    def engine_ran(self) -> bool:
+        """Whether a test that needs an engine ran."""
+        return self._ran["engine"] > 0
+
+    @property
     def looks_first(self) -> bool:
         """Whether the engine that would be loaded needs clean GPUs."""
         found = self.inspection
