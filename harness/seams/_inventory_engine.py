@@ -165,6 +165,13 @@ CACHE = (
         note="moved in 0.11.1",
     ),
     Seam(
+        "kv.resolve-block-sizes",
+        Kind.FUNCTION,
+        (f"{_KV}:resolve_kv_cache_block_sizes",),
+        (Use(PATCHES, optional=True, note="what the engine core asks for the same size"),),
+        note="came in 0.20.0",
+    ),
+    Seam(
         "kv.num_blocks",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheConfig.num_blocks",),
@@ -234,6 +241,13 @@ SCHEDULING = (
         (f"{_SCHEDULER}.update_from_output",),
         (Use(PATCHES, (call(positional=2),), note="the loop that leaves no request behind"),),
         owners=("Scheduler",),
+    ),
+    Seam(
+        "scheduler.get_grammar_bitmask",
+        Kind.METHOD,
+        (f"{_SCHEDULER}.get_grammar_bitmask",),
+        (Use(PATCHES, optional=True, note="no prompt has a grammar: None is sampled with"),),
+        note="takes less from 0.11.1",
     ),
     Seam(
         "scheduler.has_requests",

@@ -72,6 +72,12 @@ SEAMS = (
         (Use(PATCHES, (call(),)),),
     ),
     Seam(
+        "executor.max_concurrent_batches",
+        Kind.ATTRIBUTE,
+        (f"{_EXECUTOR}.max_concurrent_batches",),
+        (Use(PATCHES, optional=True, note="batches in flight: one, without async scheduling"),),
+    ),
+    Seam(
         "executor.shutdown",
         Kind.METHOD,
         (f"{_EXECUTOR}.shutdown",),

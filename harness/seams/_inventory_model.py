@@ -49,6 +49,19 @@ MODELS = (
         (Use(PATCHES, optional=True),),
     ),
     Seam(
+        "eagle3.default-layers",
+        Kind.METHOD,
+        tuple(
+            f"vllm.model_executor.models.interfaces:SupportsEagle3.{name}"
+            for name in (
+                "get_eagle3_default_aux_hidden_state_layers",
+                "get_eagle3_aux_hidden_state_layers",
+            )
+        ),
+        (Use(NATIVE, optional=True, note="never asked: every depth is named"),),
+        note="renamed in 0.18.0",
+    ),
+    Seam(
         "deepseek.causal",
         Kind.CLASS,
         (_CAUSAL,),
@@ -148,6 +161,15 @@ MODELS = (
         note="the other family that the generator is used with; renamed in 0.11.1",
     ),
     Seam(
+        "llama.model.forward",
+        Kind.METHOD,
+        (f"{_LLAMA}:LlamaModel.forward",),
+        tuple(
+            Use(by, (_FORWARD,), note="its replacement takes what callers pass")
+            for by in (V03, V04)
+        ),
+    ),
+    Seam(
         "llama.layer.forward",
         Kind.METHOD,
         (f"{_LLAMA}:LlamaDecoderLayer.forward",),
@@ -197,6 +219,13 @@ CAPTURE = (
         ("vllm.v1.spec_decode.extract_hidden_states",),
         (Use(NATIVE, note="inside/facts.py asks for the file"),),
         note="came in 0.17.0",
+    ),
+    Seam(
+        "capture.proposer-v2",
+        Kind.MODULE,
+        ("vllm.v1.worker.gpu.spec_decode.extract_hidden_states",),
+        (Use(NATIVE, optional=True, note="the same for model runner V2"),),
+        note="came in 0.29.0",
     ),
     Seam(
         "connector",

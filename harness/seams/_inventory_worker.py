@@ -176,6 +176,13 @@ RUNNER = (
         "model input_batch",
         Use(PATCHES, optional=True),
     ),
+    Seam(
+        "runner-v2.cpu",
+        Kind.MODULE,
+        ("vllm.v1.worker.cpu.model_runner",),
+        (Use(PATCHED, optional=True, note="must not be the one in use"),),
+        note="came in 0.23.0",
+    ),
     *names(
         "input-batch",
         _BATCH,
