@@ -129,9 +129,7 @@ def _engine(fault: Fault, folder: Path, delay: float) -> Outcome:
     try:
         host.start(30)
         if fault.op == "load":
-            told = folder / "told"
-            moments.append(time.monotonic())
-            host.call("load", {"fail": True, "told": str(told)}, deadline_s=20)
+            host.call("load", {"fail": str(folder / "told")}, deadline_s=20)
         facts = host.call("load", deadline_s=20)
         everyone = hosts.named(facts["pids"])
         if fault.strike is None:
@@ -141,6 +139,9 @@ def _engine(fault: Fault, folder: Path, delay: float) -> Outcome:
             _later(fault.strike, facts["pids"], delay, moments)
         host.call(fault.op, deadline_s=_DEADLINE_S if fault.kind == "hang" else 20)
     except HarnessError as error:
+        if fault.op == "load":
+            facts = json.loads((folder / "told").read_text())
+            moments.append(facts["at"])
         seconds = time.monotonic() - moments[0]
         text = str(error)
     finally:
@@ -173,6 +174,8 @@ def _parent(fault: Fault, folder: Path, delay: float) -> Outcome:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job ignores Ctrl-C, and so would this parent.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
     )
     assert program.stdout is not None
