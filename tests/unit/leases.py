@@ -21,7 +21,7 @@ from harness.extraction import EngineOptions
 from harness.host import processes
 from harness.host.processes import Process
 from harness.host.record import this_machine
-from harness.lease import address, asked, keeper, record
+from harness.lease import address, asked, files, keeper, record
 from harness.lease.client import AttachedHost
 from harness.lease.condition import Condition, judge
 from harness.lease.record import Book, Client, Lease
@@ -284,6 +284,10 @@ def box_in(folder: Path, model: Path) -> Iterator[Box]:
         patch.setenv(state.VARIABLE, str(folder / "state"))
         patch.setattr("harness.extraction.plan.inspect", facts_of)
         patch.setattr(keeper, "_print_into", lambda path: None)
+        # Somebody may be working on the very files while these tests run.
+        code, patches = files.code_digests(), files.patch_digests()
+        patch.setattr(files, "code_digests", lambda: code)
+        patch.setattr(files, "patch_digests", lambda: patches)
         one = Box(folder, model)
         yield one
         one.end()
