@@ -10,7 +10,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Claims:
     slack: float = 0.12
     _calls: int = 0
     _usual: float = 0.0
+    _alone: list[Rows] = field(default_factory=list)
 
     def every_depth_equals_hooks_in_the_same_forward(self) -> None:
         found = [f for f in self.session.prove() if f.check == "witness"]
@@ -69,10 +70,10 @@ class Claims:
 
     def a_batch_gives_each_prompt_its_own_rows(self) -> None:
         prompts = self.prompts()[:4]
-        alone = [self.rows([prompt])[0] for prompt in prompts]
+        self._alone = self._alone or [self.rows([prompt])[0] for prompt in prompts]
         plan = self.session.spec.plan
         assert plan is not None
-        found = noise(zip(alone, self.rows(prompts), strict=True), plan.depths)
+        found = noise(zip(self._alone, self.rows(prompts), strict=True), plan.depths)
         assert all(one.within(self.bound) for one in found), max(found, key=lambda one: one.sample)
 
     def files_keep_their_pace(self) -> None:
@@ -173,6 +174,7 @@ def survivors(claims: Claims, file: Path) -> list[str]:
             else:
                 verdict = "ALIVE"
                 alive.append(mutation.name)
+        claims.session.require_proof()  # sound again, and the session knows it
         print(f"{mutation.name:36} {mutation.claim.__name__:52} {verdict}")
     for claim in dict.fromkeys(mutation.claim for mutation in table):
         claim(claims)

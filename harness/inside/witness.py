@@ -120,9 +120,14 @@ def compare(
     Returns:
         One entry a column: ``depth``, ``rows``, ``unseen`` (rows the witness never
         saw), ``wrong`` (rows that differ by more than the dtype's rounding),
-        ``max_rel_err``, ``looks_like`` (another recorded depth that a wrong column equals).
+        ``max_rel_err``, ``looks_like`` (another recorded depth that a wrong column equals),
+        ``written`` (rows in the file; where that is another number, nothing else is compared).
     """
     report = []
+    if len(rows) != len(token_ids):
+        whole = {"unseen": 0, "wrong": 0, "max_rel_err": 0.0, "looks_like": None}
+        sizes = {"rows": len(token_ids), "written": len(rows)}
+        return [{"depth": depth, **sizes, **whole} for depth in depths]
     for column, depth in enumerate(depths):
         store = witness.rows.get(depth, {})
         truth = [store.get((token, position)) for position, token in enumerate(token_ids)]
@@ -130,6 +135,7 @@ def compare(
         entry: dict[str, Any] = {
             "depth": depth,
             "rows": len(token_ids),
+            "written": len(rows),
             "unseen": len(token_ids) - len(seen),
             "wrong": 0,
             "max_rel_err": 0.0,

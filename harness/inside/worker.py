@@ -115,11 +115,13 @@ class WorkerExtension:
             targets: The next token of each row but the last: ``token_ids[1:]``.
 
         Returns:
-            Log-probabilities of ``targets``; None on ranks that hold no logits.
+            Log-probabilities of ``targets``, of the first ones where rows are missing; None on
+            ranks that hold no logits.
         """
         model = self.model_runner.model
         norm = text_decoder(model).norm
         rows = load_file(path)["hidden_states"][: len(targets), column].contiguous()
+        targets = targets[: len(rows)]
         device = next(norm.parameters()).device
         found: list[float] = []
         with torch.inference_mode():

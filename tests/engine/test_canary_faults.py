@@ -97,6 +97,13 @@ def test_two_swapped_equally_long_samples_kill_the_canary(prove: Prove) -> None:
     assert {f.check for f in findings} >= {"witness", "logprobs"}
 
 
+def test_a_lost_row_kills_the_canary_and_not_the_engine(prove: Prove) -> None:
+    findings = prove(kind="drop-row")
+    # The last row predicts no token of the prompt, so only its absence tells.
+    assert {f.check for f in findings} == {"rows"}
+    assert "33 rows" in {f.expected for f in findings}
+
+
 @pytest.mark.parametrize("wrapper_engine", ["native"], indirect=True)
 @pytest.mark.parametrize("faulty_engine", ["patched"], indirect=True)
 def test_patched_and_native_capture_give_the_same_rows(

@@ -13,7 +13,8 @@ DEPTHS = (3, 1, 6)
 
 
 def good_report() -> list[dict[str, Any]]:
-    column = {"rows": 33, "unseen": 0, "wrong": 0, "max_rel_err": 0.0, "looks_like": None}
+    sizes = {"rows": 33, "written": 33}
+    column = {**sizes, "unseen": 0, "wrong": 0, "max_rel_err": 0.0, "looks_like": None}
     return [
         {
             "tokens": 33,
@@ -44,6 +45,13 @@ def test_rows_the_model_never_saw_are_a_finding() -> None:
     report[2]["depths"][0]["unseen"] = 2
     (finding,) = judge(report, depths=DEPTHS, dtype="float32")
     assert "2 of 33 rows never passed" in finding.found
+
+
+def test_a_lost_row_is_a_finding_that_counts_rows() -> None:
+    report = good_report()
+    report[1]["depths"][0]["written"] = 32
+    (finding,) = judge(report, depths=DEPTHS, dtype="float32")
+    assert (finding.check, finding.expected, finding.found) == ("rows", "33 rows", "32")
 
 
 @pytest.mark.parametrize("bad", [0.5, float("nan"), float("inf")])
