@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, TESTS, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _CONFIG = "vllm.config"
@@ -101,14 +101,14 @@ CONSTRUCTORS = (
         "config.current",
         Kind.FUNCTION,
         (f"{_CONFIG}:get_current_vllm_config",),
-        (Use(PATCHES, (call(),)),),
+        (Use(TESTS, (call(),)),),
         note="outside a context it warned until 0.13.0 and raises from 0.14.0",
     ),
     Seam(
         "config.set-current",
         Kind.FUNCTION,
         (f"{_CONFIG}:set_current_vllm_config",),
-        (Use(PATCHES, (call(positional=1),)),),
+        (Use(TESTS, (call(positional=1),)),),
     ),
 )
 
@@ -159,16 +159,24 @@ FIELDS = (
         Kind.FIELD,
         "prefix_caching_hash_algo",
         Use(V04),
+        Use(TESTS),
+    ),
+    *names(
+        "config.cache",
+        f"{_CONFIG}:CacheConfig",
+        Kind.FIELD,
+        "enable_prefix_caching",
+        Use(NATIVE, note="asserted after the load"),
+        Use(PATCHED),
         Use(PATCHES),
     ),
     *names(
         "config.cache",
         f"{_CONFIG}:CacheConfig",
         Kind.FIELD,
-        "cache_dtype enable_prefix_caching",
+        "cache_dtype",
         Use(NATIVE, note="asserted after the load"),
         Use(PATCHED),
-        Use(PATCHES),
     ),
     *names(
         "config.cache",
@@ -258,13 +266,21 @@ FIELDS = (
         "config.vllm",
         f"{_CONFIG}:VllmConfig",
         Kind.FIELD,
-        "model_config cache_config parallel_config scheduler_config compilation_config",
+        "model_config cache_config parallel_config scheduler_config",
         Use(NATIVE, note="the settings asserted after the load are read through these"),
         Use(PATCHED),
         Use(PATCHES),
         Use(CONNECTORS),
         Use(V03),
         Use(V04),
+    ),
+    *names(
+        "config.vllm",
+        f"{_CONFIG}:VllmConfig",
+        Kind.FIELD,
+        "compilation_config",
+        Use(NATIVE, note="asserted after the load"),
+        Use(PATCHED),
     ),
     *names(
         "config.vllm",

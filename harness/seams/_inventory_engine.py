@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, TESTS, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _KV = "vllm.v1.core.kv_cache_utils"
@@ -133,26 +133,32 @@ CACHE = (
         "kv.groups",
         Kind.FUNCTION,
         (f"{_KV}:get_kv_cache_groups",),
-        (Use(PATCHES, (call(positional=2),)),),
+        (Use(TESTS, (call(positional=2),)),),
     ),
     Seam(
         "kv.configs",
         Kind.FUNCTION,
         (f"{_KV}:get_kv_cache_configs",),
-        (Use(PATCHES, (call(positional=3),)),),
+        (Use(TESTS, (call(positional=3),)),),
     ),
     Seam(
         "kv.block-hasher",
         Kind.FUNCTION,
         (f"{_KV}:get_request_block_hasher",),
-        tuple(Use(by, (call(positional=2),)) for by in (V04, PATCHES)),
+        (
+            Use(V04, (call(positional=2),)),
+            Use(TESTS, (call(positional=2),)),
+        ),
         note="its first parameter is hash_block_size from 0.24.0: pass it by place",
     ),
     Seam(
         "kv.init-none-hash",
         Kind.FUNCTION,
         (f"{_KV}:init_none_hash",),
-        tuple(Use(by, (call(positional=1),)) for by in (V04, PATCHES)),
+        (
+            Use(V04, (call(positional=1),)),
+            Use(TESTS, (call(positional=1),)),
+        ),
     ),
     Seam(
         "kv.hash-function",
@@ -160,7 +166,7 @@ CACHE = (
         _HASH,
         (
             Use(V04, (call(positional=1),), paths=_HASH[:1], note=_GENERATOR),
-            Use(PATCHES, (call(positional=1),)),
+            Use(TESTS, (call(positional=1),)),
         ),
         note="moved in 0.11.1",
     ),
@@ -175,7 +181,7 @@ CACHE = (
         "kv.num_blocks",
         Kind.FIELD,
         ("vllm.v1.kv_cache_interface:KVCacheConfig.num_blocks",),
-        (Use(V03), Use(V04), Use(PATCHES)),
+        (Use(V03), Use(V04), Use(TESTS)),
     ),
     Seam(
         "kv.kv_cache_groups",
@@ -239,7 +245,7 @@ SCHEDULING = (
         "scheduler.update_from_output",
         Kind.METHOD,
         (f"{_SCHEDULER}.update_from_output",),
-        (Use(PATCHES, (call(positional=2),), note="the loop that leaves no request behind"),),
+        (Use(TESTS, (call(positional=2),)),),
         owners=("Scheduler",),
     ),
     Seam(
@@ -253,7 +259,7 @@ SCHEDULING = (
         "scheduler.has_requests",
         Kind.METHOD,
         (f"{_SCHEDULER}.has_requests",),
-        (Use(PATCHES, (call(),)),),
+        (Use(TESTS, (call(),)),),
     ),
     Seam(
         "scheduler.requests",
@@ -293,7 +299,7 @@ SCHEDULING = (
         "vllm.v1.core.sched.output:SchedulerOutput",
         Kind.FIELD,
         "scheduled_new_reqs",
-        Use(PATCHES),
+        Use(TESTS),
         Use(CONNECTORS),
     ),
     *names(
@@ -301,7 +307,7 @@ SCHEDULING = (
         "vllm.v1.core.sched.output:SchedulerOutput",
         Kind.FIELD,
         "scheduled_cached_reqs",
-        Use(PATCHES),
+        Use(TESTS),
     ),
     Seam(
         "structured-output",
@@ -324,9 +330,17 @@ SCHEDULING = (
         "request",
         _REQUEST,
         Kind.ATTRIBUTE,
-        "request_id prompt_token_ids kv_transfer_params",
+        "request_id prompt_token_ids",
         Use(NATIVE, note="inside/connector.py"),
         Use(PATCHES),
+        Use(CONNECTORS),
+    ),
+    *names(
+        "request",
+        _REQUEST,
+        Kind.ATTRIBUTE,
+        "kv_transfer_params",
+        Use(NATIVE, note="inside/connector.py"),
         Use(CONNECTORS),
     ),
     *names(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import PATCHES, V03, V04, call
+from harness.seams._uses import PATCHES, TESTS, V03, V04, call
 from harness.seams.seam import Kind, Seam, Use
 
 _EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
@@ -69,7 +69,7 @@ SEAMS = (
         "executor.get_kv_cache_specs",
         Kind.METHOD,
         (f"{_EXECUTOR}.get_kv_cache_specs",),
-        (Use(PATCHES, (call(),)),),
+        (Use(TESTS, (call(),)),),
     ),
     Seam(
         "executor.max_concurrent_batches",
@@ -108,6 +108,6 @@ SEAMS = (
             "vllm.v1.executor.uniproc_executor:UniProcExecutor.collective_rpc",
             "vllm.executor.uniproc_executor:UniProcExecutor.collective_rpc",
         ),
-        (Use(PATCHES, (call(positional=1),)),),
+        (Use(TESTS, (call(positional=1),)),),
     ),
 )

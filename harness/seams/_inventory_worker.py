@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, V03, V04, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, TESTS, V03, V04, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _WORKER = "vllm.v1.worker.gpu_worker:Worker"
@@ -39,9 +39,14 @@ WORKER = (
         _WORKER,
         Kind.ATTRIBUTE,
         "rank local_rank device vllm_config",
-        Use(PATCHES),
+        Use(TESTS),
     ),
-    Seam("worker.get_model", Kind.METHOD, (f"{_WORKER}.get_model",), (Use(PATCHES, (call(),)),)),
+    Seam(
+        "worker.get_model",
+        Kind.METHOD,
+        (f"{_WORKER}.get_model",),
+        (Use(TESTS, (call(),)),),
+    ),
     Seam(
         "worker.execute_model",
         Kind.METHOD,
@@ -66,7 +71,12 @@ WORKER = (
         ),
         note="moved in 0.11.1",
     ),
-    Seam("cpu-worker", Kind.CLASS, ("vllm.v1.worker.cpu_worker:CPUWorker",), (Use(PATCHES),)),
+    Seam(
+        "cpu-worker",
+        Kind.CLASS,
+        ("vllm.v1.worker.cpu_worker:CPUWorker",),
+        (Use(TESTS),),
+    ),
 )
 
 RUNNER = (
@@ -88,7 +98,12 @@ RUNNER = (
         (Use(PATCHES, (call(positional=1),), optional=True, note="absent in 0.11.0"),),
         owners=("GPUModelRunner",),
     ),
-    Seam("runner.get_model", Kind.METHOD, (f"{_RUNNER}.get_model",), (Use(PATCHES, (call(),)),)),
+    Seam(
+        "runner.get_model",
+        Kind.METHOD,
+        (f"{_RUNNER}.get_model",),
+        (Use(TESTS, (call(),)),),
+    ),
     *names(
         "runner",
         _RUNNER,
@@ -146,14 +161,14 @@ RUNNER = (
         "runner-output",
         Kind.CLASS,
         ("vllm.v1.outputs:ModelRunnerOutput",),
-        (Use(PATCHES),),
+        (Use(TESTS),),
         note="what sample_tokens returns and update_from_output takes",
     ),
     Seam(
         "cpu-runner",
         Kind.CLASS,
         ("vllm.v1.worker.cpu_model_runner:CPUModelRunner",),
-        (Use(PATCHES),),
+        (Use(TESTS),),
         note="a GPUModelRunner",
     ),
     Seam(
@@ -197,7 +212,7 @@ RUNNER = (
         Kind.ATTRIBUTE,
         "req_id_to_index",
         Use(V04, note=_EXTENSION),
-        Use(PATCHED),
+        Use(TESTS),
     ),
     *names(
         "cached-request",
@@ -212,21 +227,21 @@ RUNNER = (
         "vllm.v1.worker.gpu_input_batch:CachedRequestState",
         Kind.FIELD,
         "req_id num_computed_tokens",
-        Use(PATCHES),
+        Use(TESTS),
     ),
     *names(
         "new-request",
         "vllm.v1.core.sched.output:NewRequestData",
         Kind.FIELD,
         "prompt_token_ids sampling_params num_computed_tokens",
-        Use(PATCHES),
+        Use(TESTS),
     ),
     *names(
         "new-request",
         "vllm.v1.core.sched.output:NewRequestData",
         Kind.FIELD,
         "req_id",
-        Use(PATCHES),
+        Use(TESTS),
         Use(CONNECTORS),
     ),
 )

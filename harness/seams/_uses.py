@@ -10,6 +10,7 @@ NATIVE = Consumer.NATIVE
 PATCHED = Consumer.PATCHED
 PATCHES = Consumer.PATCHES
 CONNECTORS = Consumer.HS_CONNECTORS
+TESTS = Consumer.MOCK_ENGINE
 
 
 def call(*keywords: str, positional: int = 0) -> Call:

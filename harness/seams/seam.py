@@ -21,6 +21,8 @@ class Consumer(StrEnum):
     """``harness/patches``, which make 0.3.0's generator right."""
     HS_CONNECTORS = "hs-connectors-0.9.0"
     """Connectors that speculators 0.9 brings for vLLM's own capture."""
+    MOCK_ENGINE = "mock-engine"
+    """The tests' own loop over scheduler and executor: told where a seam moves, decides nothing."""
 
 
 class Kind(StrEnum):

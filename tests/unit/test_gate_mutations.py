@@ -113,8 +113,8 @@ BREAKS: dict[str, Break] = {
         KIMI, rename("KimiK25ForConditionalGeneration", "KimiK25ForGeneration"),
         "kimi kimi.*", "kimi.*", hurts="native"),
     "method renamed": Break(
-        SCHEDULER, rename_only("Scheduler.update_from_output", "take_output"),
-        "scheduler.update_from_output", hurts="patched"),
+        SCHEDULER, rename_only("Scheduler.add_request", "enqueue"),
+        "scheduler.add_request", hurts="patched"),
     "worker's method renamed": Break(
         WORKER, rename("Worker.get_kv_cache_spec", "kv_cache_spec"), "worker.get_kv_cache_spec",
         hurts="patched"),
@@ -234,8 +234,9 @@ BREAKS: dict[str, Break] = {
         DEEPSEEK, replaced("    SupportsEagle3,\n", ""), "deepseek.causal deepseek.*",
         "deepseek.supports-eagle3 kimi.*", hurts="native"),
     "method became a property": Break(
-        WORKER, replaced("    def get_model(self)", "    @property\n    def get_model(self)"),
-        "worker.get_model", hurts="patched"),
+        WORKER,
+        replaced("    def get_kv_cache_spec(self)", "    @property\n    def get_kv_cache_spec(self)"),
+        "worker.get_kv_cache_spec", hurts="patched"),
     "function became async": Break(
         SCHEDULER, replaced("    def schedule(self", "    async def schedule(self"),
         "scheduler.schedule", hurts="patched"),

