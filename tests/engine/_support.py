@@ -16,6 +16,7 @@ from harness.capture.session import EngineSession
 from harness.dataset.samples import read_sample
 from harness.extraction import EngineOptions, open_session
 from harness.extraction.plan import plan_engine
+from harness.host.policy import Supervision
 from harness.oracles.parity import ParityReport
 from harness.oracles.reference import Reference, ReferenceHost
 
@@ -31,11 +32,12 @@ def engine_of(
     longest_prompt: int,
     preload: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    supervision: Supervision | None = None,
 ) -> Iterator[EngineSession]:
     """Load and prove one engine; end it at the end."""
     plan = plan_engine(options, longest_prompt=longest_prompt, spool=folder / "spool")
     log = folder / "engine.log"
-    with open_session(plan, log=log, preload=preload, env=env) as session:
+    with open_session(plan, log=log, preload=preload, env=env, supervision=supervision) as session:
         session.load()
         session.require_proof()
         yield session
