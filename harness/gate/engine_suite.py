@@ -8,6 +8,7 @@ forward of Hugging Face transformers in float32.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ _ROUNDS = 2
 _SPEED_REPEATS = 3
 # Less than the longest prompt: prompts are cut into chunks where the backend can do that.
 _CHUNK = 64
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_PATHS = re.compile(r"/\S*/(?=site-packages/)|/tmp/\S*/")
+_LONGEST = 500
 CaptureName = Literal["native", "patched"]
 
 
@@ -172,8 +176,12 @@ def run_capture(spec: SuiteSpec, capture: CaptureName, *, chunked: bool) -> Capt
 
 
 def _words(error: HarnessError) -> str:
+    """Say a failure in one line that may be published: no log, no colours, no path of this box."""
     failure = error.failure
-    return f"{failure.id}: expected {failure.expected}, found {failure.found}"
+    found = _COLOURS.sub("", failure.found).split("; last log lines:")[0]
+    found = " ".join(_PATHS.sub("", found).split())
+    cut = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    return f"{failure.id}: expected {failure.expected}, found {cut}"
 
 
 def _measure(session: EngineSession, spec: SuiteSpec, started: float) -> CaptureFigures:

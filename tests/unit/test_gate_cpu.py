@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import NotComparable, Refused
+from harness.errors import EngineFailed, NotComparable, Refused
 from harness.gate import cpu, engine_suite, environment
 from harness.gate._requirements import needs_of, without_cuda
 from harness.gate.cpu import Workplace, engine_check, result_of
@@ -283,6 +283,23 @@ def test_a_failed_capture_keeps_its_figures_beside_the_reason() -> None:
     proof = cpu._proof(replace(FIGURES, status="failed", problem="7 faults", wrong_rows=7))
     assert (proof.outcome, proof.reason) == (FAILED, "7 faults")
     assert proof.figures["wrong_rows"] == 7
+
+
+def test_a_failure_is_told_in_one_line_without_colours_logs_or_paths_of_this_box() -> None:
+    found = (
+        "killed at 3:18: \x1b[0;36m(EngineCore)\x1b[0;0m RuntimeError in "
+        "/tmp/harness-gate-x/env/lib/python3.11/site-packages/vllm/a.py: "
+        + "config is not set. " * 60
+        + "; last log lines:\n    | secret"
+    )
+    said = engine_suite._words(
+        EngineFailed("host.doomed", expected="a load", found=found, where="w", next="n")
+    )
+    assert said.startswith("host.doomed: expected a load, found killed at 3:18: (EngineCore) ")
+    assert "in site-packages/vllm/a.py" in said
+    assert len(said.splitlines()) == 1
+    assert len(said) < 600
+    assert "secret" not in said
 
 
 def test_the_suite_sends_prompts_that_differ_in_every_awkward_way() -> None:
