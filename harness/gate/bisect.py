@@ -108,7 +108,6 @@ def first_turn(name: str, releases: Sequence[str], check: Check, *, every: bool 
             where=f"{len(asked)} releases asked",
             next="choose another --check, or releases further apart",
         )
-    low = high - 1 if every else 0
     while high - low > 1:
         middle = (low + high) // 2
         if ask(middle) == ask(0):

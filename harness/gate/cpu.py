@@ -39,6 +39,7 @@ WHAT = (
     "every row against Hugging Face transformers"
 )
 _ABSENT = "absent"
+_CUDA_ONLY = "torch.cuda.current_device"
 Progress = Callable[[str], None]
 
 
@@ -205,7 +206,7 @@ def _told(proof: Proof) -> str:
 def _suite(made: Made, workplace: Workplace, scratch: Path, progress: Progress) -> Evidence:
     seen = inspect(made.python, timeout_s=120.0)
     surface = _surface(made.python)
-    architecture = "plain" if surface.probe("kimi.language-model") == _ABSENT else "wrapper"
+    architecture, why = _architecture(seen, surface)
     logs = workplace.folder / "logs" / str(seen.engine.vllm)
     spec = SuiteSpec(
         python=made.python,
@@ -218,7 +219,18 @@ def _suite(made: Made, workplace: Workplace, scratch: Path, progress: Progress) 
         progress(f"{capture} capture on {seen.engine.dist} {seen.engine.vllm}")
         found.append(run_capture(spec, capture, chunked=chunked))
         _keep_logs(spec.folder, logs)
-    return _evidence(seen, surface, made, architecture, found)
+    return _evidence(seen, surface, made, why, found)
+
+
+def _architecture(seen: Inspection, surface: Surface) -> tuple[str, str]:
+    """Return which model the release can load here, and why it is not Kimi-K2.5 whole."""
+    if surface.probe("kimi.language-model") == _ABSENT:
+        return "plain", "this release has no Kimi-K2.5"
+    wrapper = (seen.package or Path()) / "model_executor" / "models" / "kimi_k25.py"
+    asks = wrapper.is_file() and _CUDA_ONLY in wrapper.read_text(encoding="utf-8")
+    if asks and seen.platform.device == "cpu":
+        return "plain", f"this release's Kimi-K2.5 calls {_CUDA_ONLY}()"
+    return "wrapper", ""
 
 
 def _captures(seen: Inspection) -> list[tuple[CaptureName, bool]]:
@@ -244,7 +256,7 @@ def _evidence(
     seen: Inspection,
     surface: Surface,
     made: Made,
-    architecture: str,
+    plain: str,
     found: list[CaptureFigures],
 ) -> Evidence:
     versions = dict(seen.engine.versions)
@@ -258,8 +270,8 @@ def _evidence(
         python=seen.python,
     )
     done = [*made.done]
-    if architecture == "plain":
-        done.append("the text model alone (DeepseekV3ForCausalLM): this release has no Kimi-K2.5")
+    if plain:
+        done.append(f"the text model alone (DeepseekV3ForCausalLM): {plain}")
     figures = {"environment": {"seconds": round(made.seconds), "bytes": made.bytes}}
     return Evidence(
         file="",

@@ -29,7 +29,8 @@ PASSED, FAILED, CANNOT_RUN = "passed", "failed", "cannot-run"
 OUTCOMES = (PASSED, FAILED, CANNOT_RUN)
 """``cannot-run``: nothing was proved and nothing was refuted; the reason says why."""
 
-_MEMBERS = ("schema", "date", "rung", "what", "pair", "proofs", "done", "hashes")
+_OF_PAIR = {"rung", "pair", "proofs", "done", "hashes"}
+_MEMBERS = {"schema", "date", "what", *_OF_PAIR}
 
 # What decides a row: the engine's side, the settings, what judges. Not the gate, not printing.
 _CODE = ("inside", "recipe", "capture", "layers", "oracles")
@@ -155,7 +156,9 @@ def today() -> str:
 
 
 def read_all(folder: Path | None = None) -> tuple[Evidence, ...]:
-    """Read every file of evidence, sorted by release, rung, device and date.
+    """Read every file of evidence of a pair, sorted by release, rung, device and date.
+
+    Files without a pair are evidence of the harness itself and are left out.
 
     Args:
         folder: By default the packed one.
@@ -165,20 +168,28 @@ def read_all(folder: Path | None = None) -> tuple[Evidence, ...]:
         NotComparable: ``data.missing``: this installation has none.
     """
     folder = folder or data_path(FOLDER)
-    files = sorted(folder.glob("*.json"))
-    return tuple(sorted(map(read, files), key=_order))
+    found = map(_of_pair, sorted(folder.glob("*.json")))
+    return tuple(sorted(filter(None, found), key=_order))
 
 
 def read(path: Path) -> Evidence:
-    """Read one file.
+    """Read one file of evidence of a pair.
 
     Raises:
-        CheckFailed: ``evidence.broken``.
+        CheckFailed: ``evidence.broken``, also where it is of no pair.
     """
+    evidence = _of_pair(path, needed=True)
+    assert evidence is not None
+    return evidence
+
+
+def _of_pair(path: Path, *, needed: bool = False) -> Evidence | None:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']!r}; this version reads {SCHEMA}")
+        if not needed and not body.keys() & _OF_PAIR:
+            return None
         evidence = Evidence(
             file=path.name,
             date=str(body["date"]),

@@ -60,7 +60,26 @@ def test_every_file_is_as_the_schema_says_and_reads_back_whole(path: Path, tmp_p
     schema = json.loads(SCHEMA_FILE.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(body, schema)
-    assert read(path).to_json() == body
+    if "pair" in body:
+        assert read(path).to_json() == body
+    else:
+        assert path.name not in {one.file for one in read_all()}
+
+
+def test_evidence_of_the_harness_itself_is_no_row_and_half_a_pair_is_broken(
+    tmp_path: Path,
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = json.loads(SCHEMA_FILE.read_text())
+    body: dict[str, Any] = {"schema": 1, "date": "2026-12-01", "what": "faults of the host"}
+    (tmp_path / "own.json").write_text(json.dumps({**body, "limits": {"death_s": 2}}))
+    jsonschema.validate(json.loads((tmp_path / "own.json").read_text()), schema)
+    assert read_all(tmp_path) == ()
+    (tmp_path / "half.json").write_text(json.dumps({**body, "rung": "cpu"}))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**body, "rung": "cpu"}, schema)
+    with pytest.raises(CheckFailed, match=r"evidence\.broken"):
+        read_all(tmp_path)
 
 
 @pytest.mark.parametrize(

