@@ -1,8 +1,10 @@
 """Whether the engine's processes and devices do anything.
 
-An engine is *idle* between two looks when none of its processes used 5 % of a core or
-touched storage, and no device was busy or changed its used memory. Busy proves little (a
-worker that waits may spin), idle with a silent log proves a hang.
+An engine is *idle* between two looks when none of its processes used 5 % of a core, waited
+for one as long, or touched storage, and no device was busy or changed its used memory. Busy
+proves little (a worker that waits may spin), idle with a silent log proves a hang. Waiting
+counts because a crowded machine starves a healthy load: 8 ranks on 2 shared cores got 1.5 %
+of a core each.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ class Vitals:
     """What one process has used so far.
 
     Attributes:
-        cpu_s: CPU seconds, its collected children's included.
+        core_s: CPU seconds that it used or waited for; its collected children's use included.
         storage: Bytes read from and written to storage, plus page faults that had to read.
     """
 
-    cpu_s: float
+    core_s: float
     storage: int
 
 
@@ -82,7 +84,19 @@ def vitals(process: Process, proc: Path = Path("/proc")) -> Vitals | None:
         return None
     # Fields 14 to 17 of the manual: user, system, and both of collected children.
     ticks = sum(int(value) for value in fields[11:15])
-    return Vitals(ticks / _TICKS_PER_S, int(fields[9]) + _storage_bytes(folder))
+    wanted_s = ticks / _TICKS_PER_S + _waited_s(folder)
+    return Vitals(wanted_s, int(fields[9]) + _storage_bytes(folder))
+
+
+def _waited_s(folder: Path) -> float:
+    """Seconds in which its threads could have run and had no core; 0 where it is not told."""
+    waited = 0
+    for path in (folder / "task").glob("*/schedstat"):
+        try:
+            waited += int(path.read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return waited / 1e9
 
 
 def _storage_bytes(folder: Path) -> int:
@@ -120,7 +134,7 @@ def worked(before: Pulse, after: Pulse) -> bool:
         then = before.of.get(process)
         if then is None or now.storage > then.storage:
             return True
-        if (now.cpu_s - then.cpu_s) / seconds >= BUSY_SHARE:
+        if (now.core_s - then.core_s) / seconds >= BUSY_SHARE:
             return True
     return False
 

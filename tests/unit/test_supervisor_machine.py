@@ -20,9 +20,21 @@ from harness.host.room import GIB, MIB, LinuxRoom, Room, memory_floor, shortage
 ENGINE = Process(pid=5, start=77)
 
 
-def proc(root: Path, *, ticks: int = 0, faults: int = 0, storage: int = 0, start: int = 77) -> Path:
-    """Write one process's files."""
+def proc(
+    root: Path,
+    *,
+    ticks: int = 0,
+    waited: float = 0,
+    faults: int = 0,
+    storage: int = 0,
+    start: int = 77,
+) -> Path:
+    """Write one process's files, of two threads that wait for a core."""
     folder = root / "5"
+    for thread in ("5", "6"):
+        (folder / "task" / thread).mkdir(parents=True, exist_ok=True)
+        text = f"1 {int(waited * 1e9 / 2)} 1\n"
+        (folder / "task" / thread / "schedstat").write_text(text)
     folder.mkdir(parents=True, exist_ok=True)
     fields = ["S", *"12345678", str(faults), "0", str(ticks), "0", "0", "0"]
     fields += ["20", "0", "1", "0", str(start), "0"]
@@ -31,12 +43,14 @@ def proc(root: Path, *, ticks: int = 0, faults: int = 0, storage: int = 0, start
     return root
 
 
-def test_process_works_when_it_uses_a_core_or_storage_or_faults_pages_in(tmp_path: Path) -> None:
+def test_process_works_when_it_uses_a_core_or_waits_for_one_or_reads(tmp_path: Path) -> None:
     before = take([ENGINE], 0.0, proc(tmp_path))
     for changes, expected in (
         ({}, False),
         ({"ticks": 9}, False),  # 0.09 s of 2 s
         ({"ticks": 11}, True),
+        ({"waited": 0.09}, False),
+        ({"waited": 0.11}, True),
         ({"storage": 4096}, True),
         ({"faults": 1}, True),
     ):
@@ -55,7 +69,7 @@ def test_vitals_of_this_process_are_read() -> None:
     start = int(text[text.rfind(")") + 2 :].split()[19])
     found = pulse.vitals(Process(os.getpid(), start))
     assert found is not None
-    assert found.cpu_s > 0
+    assert found.core_s > 0
 
 
 @pytest.mark.parametrize(
