@@ -44,7 +44,7 @@ def show(result: GateResult, console: Console | None = None) -> None:
         out.print(table)
     out.print(_rungs(result))
     for generation in result.generations:
-        _generation(out, generation)
+        _generation(out, generation, result)
     known = result.known.release if result.known is not None else "nothing"
     colour = _COLOURS[result.verdict]
     out.print(
@@ -54,12 +54,16 @@ def show(result: GateResult, console: Console | None = None) -> None:
     )
 
 
-def _generation(out: Console, generation: GenerationVerdict) -> None:
+def _generation(out: Console, generation: GenerationVerdict, result: GateResult) -> None:
     colour = _COLOURS[generation.verdict]
     out.print(
         f"generation {generation.number}, {generation.name}: [{colour}]{generation.verdict}[/]",
         soft_wrap=True,
     )
+    said = [
+        f"{one.name} {one.verdict}" for one in result.consumers if one.generation == generation.name
+    ]
+    out.print(f"  {', '.join(said)}", soft_wrap=True, markup=False, highlight=False)
     patches = generation.patches
     for word, ids in (
         ("needed, and fit", patches.fits),

@@ -235,7 +235,7 @@ BREAKS: dict[str, Break] = {
         "deepseek.supports-eagle3 kimi.*", hurts="native"),
     "method became a property": Break(
         WORKER,
-        replaced("    def get_kv_cache_spec(self)", "    @property\n    def get_kv_cache_spec(self)"),
+        replaced("    def get_kv_cache_spec(", "    @property\n    def get_kv_cache_spec("),
         "worker.get_kv_cache_spec", hurts="patched"),
     "function became async": Break(
         SCHEDULER, replaced("    def schedule(self", "    async def schedule(self"),
