@@ -105,7 +105,7 @@ def extract(
         bool,
         typer.Option(
             help="Let code that lies in the checkpoint run: a tokenizer's (conversations), and "
-            "before language_model_only a wrapper's image processor."
+            "before vLLM 0.21 a wrapper's image processor."
         ),
     ] = False,
     skip_check: Annotated[

@@ -172,6 +172,7 @@ def _probes(package: Path) -> dict[str, bool]:
         "native_extract": lambda p: (p / "v1/spec_decode/extract_hidden_states.py").is_file(),
         "captures_final_depth_deepseek": _captures_final_depth,
         "language_model_only": lambda p: "language_model_only" in _read(p, "config/multimodal.py"),
+        "wrapper_needs_processor": _wrapper_needs_processor,
         "v2_runner_property": lambda p: "def use_v2_model_runner" in _read(p, "config/vllm.py"),
     }
     return {name: bool(ask(package)) for name, ask in asked.items()}
@@ -181,6 +182,16 @@ def _cpu_ops_compiled(package: Path) -> bool:
     """Say whether an op runs its compiled kernel on a CPU (to 0.13) and not torch's own code."""
     method = _method(package, "model_executor/custom_op.py", "CustomOp", "forward_cpu")
     return method is not None and "self.forward_cuda" in ast.unparse(method)
+
+
+def _wrapper_needs_processor(package: Path) -> bool:
+    """Say whether a multimodal model's processor must be built even for text (to 0.20).
+
+    From 0.21.0 on one that cannot be built (Kimi's, without a tokenizer) means text alone.
+    """
+    file, owner = "multimodal/registry.py", "MultiModalRegistry"
+    method = _method(package, file, owner, "supports_multimodal_inputs")
+    return method is not None and not any(isinstance(n, ast.Try) for n in ast.walk(method))
 
 
 def _captures_final_depth(package: Path) -> bool:

@@ -69,9 +69,7 @@ def _model(context: Context) -> Iterator[Setting]:
 
 
 def _tokenizer(context: Context) -> Iterator[Setting]:
-    request = context.request
-    # Before language_model_only the wrapper's processor is built for text as well.
-    skip = not request.model.is_wrapper or request.engine.has("language_model_only")
+    skip = not (context.request.model.is_wrapper and _builds_processor(context))
     yield Setting(
         "skip_tokenizer_init",
         skip,
@@ -82,25 +80,32 @@ def _tokenizer(context: Context) -> Iterator[Setting]:
     )
 
 
+def _builds_processor(context: Context) -> bool:
+    """Say whether the release builds a wrapper's processor although only text is sent."""
+    engine = context.request.engine
+    return engine.has("wrapper_needs_processor") or not engine.has("language_model_only")
+
+
 def _wrapper(context: Context) -> Iterator[Setting]:
     if context.request.engine.has("language_model_only"):
         yield Setting(
             "language_model_only",
             True,
-            "text only: no vision weights, no dummy images at start-up, no code of the checkpoint",
+            "text only: no vision weights, no dummy images at start-up",
             expect={"model_config.multimodal_config.language_model_only": True},
         )
-        return
-    yield Setting(
-        "limit_mm_per_prompt",
-        {"image": 0, "video": 0, "vision_chunk": 0},
-        "text only, in releases before language_model_only",
-    )
-    yield Setting(
-        "trust_remote_code",
-        True,
-        "these releases ask for the checkpoint's image processor even for text",
-    )
+    else:
+        yield Setting(
+            "limit_mm_per_prompt",
+            {"image": 0, "video": 0, "vision_chunk": 0},
+            "text only, in releases before language_model_only",
+        )
+    if _builds_processor(context):
+        yield Setting(
+            "trust_remote_code",
+            True,
+            "these releases ask for the checkpoint's image processor even for text",
+        )
 
 
 def _processes(context: Context) -> Iterator[Setting]:

@@ -211,6 +211,30 @@ def test_compiled_ops_on_a_cpu_are_seen_by_what_the_op_calls(
     assert seen.engine.has("cpu_ops_compiled") is answer
 
 
+NO_TRY = """
+class MultiModalRegistry:
+    def supports_multimodal_inputs(self, config):
+        info = self._create_processing_info(config, tokenizer=None)
+        return bool(info)
+"""
+CAUGHT = NO_TRY.replace(
+    "        info = self._create_processing_info(config, tokenizer=None)\n",
+    "        try:\n"
+    "            info = self._create_processing_info(config, tokenizer=None)\n"
+    "        except ValueError:\n"
+    "            return False\n",
+)
+
+
+@pytest.mark.parametrize(("text", "answer"), [(NO_TRY, True), (CAUGHT, False), ("", False)])
+def test_a_processor_that_text_needs_too_is_seen_by_what_is_caught(
+    bare_python: Path, tmp_path: Path, text: str, answer: bool
+) -> None:
+    files = {"multimodal/registry.py": text}
+    seen = inspect(bare_python, env=site(tmp_path, files, vllm="0.17.1"))
+    assert seen.engine.has("wrapper_needs_processor") is answer
+
+
 def test_engine_arguments_are_the_fields_and_nothing_inside_methods(
     bare_python: Path, tmp_path: Path
 ) -> None:

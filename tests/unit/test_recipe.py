@@ -489,6 +489,20 @@ def test_wrapper_is_limited_to_text_in_releases_before_language_model_only() -> 
     assert "trust_remote_code" not in recipe(engine=engine).engine_args
 
 
+def test_wrapper_gets_its_tokenizer_and_trust_where_text_needs_the_processor_too() -> None:
+    """0.17.0 to 0.20.2 take language_model_only and build Kimi's processor all the same."""
+    probes = {**NEW.probes, "wrapper_needs_processor": True}
+    engine = dataclasses.replace(NEW, probes=probes)
+    made = recipe(model=WRAPPER, engine=engine)
+    assert made.engine_args["language_model_only"] is True
+    assert made.engine_args["trust_remote_code"] is True
+    assert made.engine_args["skip_tokenizer_init"] is False
+    assert "limit_mm_per_prompt" not in made.engine_args
+    plain = recipe(engine=engine).engine_args
+    assert plain["skip_tokenizer_init"] is True
+    assert "trust_remote_code" not in plain
+
+
 # --- tensor parallel
 
 
