@@ -26,7 +26,7 @@ demo: $(LANE)
 test: test-unit test-engine
 
 test-unit: $(LANE)
-	$(PYTEST) tests/unit -m "not slow"
+	$(PYTEST) tests/unit -m "not slow" -n 2
 
 test-engine: gen2 gen1
 	$(PYTEST) tests/engine -m "engine and not slow"

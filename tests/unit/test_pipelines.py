@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 from typer.main import get_command
@@ -41,10 +40,10 @@ def harness_calls(text: str) -> list[list[str]]:
 def check(words: list[str]) -> None:
     """Parse as the command line would, without running anything."""
     command: Any = get_command(app)
-    context = click.Context(command, info_name="harness")
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
+    context = command.context_class(command, info_name="harness")
+    while hasattr(command, "commands"):
         name, command, words = command.resolve_command(context, list(words))
-        context = click.Context(command, info_name=name, parent=context)
+        context = command.context_class(command, info_name=name, parent=context)
     command.make_context(command.name, list(words))
 
 

@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from fixtures import fake_nvml
 from harness.cli import app
 from tests.unit.interpreters import StandIn
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 
 class Box:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from harness import state
@@ -24,6 +23,9 @@ from harness.host.processes import Process
 from harness.host.record import recorded
 from harness.reclaim import Patience
 from tests.unit import hosts
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 ROOT = Path(__file__).parents[2]
 
