@@ -169,6 +169,7 @@ def _probes(package: Path) -> dict[str, bool]:
         "cpu_mla": lambda p: (p / "v1/attention/backends/mla/cpu_mla.py").is_file(),
         "cpu_cache_bytes": lambda p: "kv_cache_memory_bytes" in _read(p, "v1/worker/cpu_worker.py"),
         "cpu_ops_compiled": _cpu_ops_compiled,
+        "cpu_wants_libraries": _cpu_wants_libraries,
         "native_extract": lambda p: (p / "v1/spec_decode/extract_hidden_states.py").is_file(),
         "captures_final_depth_deepseek": _captures_final_depth,
         "language_model_only": lambda p: "language_model_only" in _read(p, "config/multimodal.py"),
@@ -182,6 +183,17 @@ def _cpu_ops_compiled(package: Path) -> bool:
     """Say whether an op runs its compiled kernel on a CPU (to 0.13) and not torch's own code."""
     method = _method(package, "model_executor/custom_op.py", "CustomOp", "forward_cpu")
     return method is not None and "self.forward_cuda" in ast.unparse(method)
+
+
+def _cpu_wants_libraries(package: Path) -> bool:
+    """Say whether a CPU worker refuses to start without libraries in ``LD_PRELOAD`` (0.18)."""
+    method = _method(package, "v1/worker/cpu_worker.py", "CPUWorker", "init_device")
+    return method is not None and any(
+        isinstance(node, ast.FunctionDef)
+        and node.name == "check_preloaded_libs"
+        and any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        for node in ast.walk(method)
+    )
 
 
 def _wrapper_needs_processor(package: Path) -> bool:

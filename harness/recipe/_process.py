@@ -240,6 +240,9 @@ def _preloads(context: Context) -> Iterator[Setting]:
     if context.on_cpu and model.quantization == "int4":
         why = "vLLM's INT4 expert kernel needs AMX or a GPU; the stand-in keeps its loader"
         modules.append(("harness.inside.int4_cpu", why))
+    if context.on_cpu and context.request.engine.has("cpu_wants_libraries"):
+        why = "this release refuses to start without two libraries that only make it faster"
+        modules.append(("harness.inside.cpu_libraries", why))
     for name, why in modules:
         yield Setting(name, True, why, "preload")
     if modules:

@@ -211,6 +211,28 @@ def test_compiled_ops_on_a_cpu_are_seen_by_what_the_op_calls(
     assert seen.engine.has("cpu_ops_compiled") is answer
 
 
+WORKER = """
+class CPUWorker:
+    def init_device(self):
+        def check_preloaded_libs(name):
+            if name not in os.environ.get("LD_PRELOAD", ""):
+                {what}
+        check_preloaded_libs("libtcmalloc")
+        raise_later()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "answer"), [("raise RuntimeError(name)", True), ("logger.warning(name)", False)]
+)
+def test_libraries_that_a_cpu_worker_insists_on_are_seen_by_its_raise(
+    bare_python: Path, tmp_path: Path, what: str, answer: bool
+) -> None:
+    files = {"v1/worker/cpu_worker.py": WORKER.format(what=what)}
+    seen = inspect(bare_python, env=site(tmp_path, files, vllm="0.18.0"))
+    assert seen.engine.has("cpu_wants_libraries") is answer
+
+
 NO_TRY = """
 class MultiModalRegistry:
     def supports_multimodal_inputs(self, config):

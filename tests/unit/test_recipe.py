@@ -503,6 +503,16 @@ def test_wrapper_gets_its_tokenizer_and_trust_where_text_needs_the_processor_too
     assert "trust_remote_code" not in plain
 
 
+def test_a_release_that_asks_for_libraries_on_a_cpu_is_told_that_they_are_there() -> None:
+    probes = {**NEW.probes, "cpu_wants_libraries": True}
+    engine = dataclasses.replace(NEW, probes=probes)
+    made = recipe(engine=engine)
+    assert made.preload == ("harness.inside.cpu_libraries",)
+    assert made.env["HARNESS_PRELOAD"] == "harness.inside.cpu_libraries"
+    assert recipe(engine=engine, platform=GPU).preload == ()
+    assert recipe().preload == ()
+
+
 # --- tensor parallel
 
 
