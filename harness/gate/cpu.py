@@ -293,7 +293,9 @@ def _evidence(
 
 def _proof(figures: CaptureFigures) -> Proof:
     outcome = {"passed": PASSED, "failed": FAILED, "refused": CANNOT_RUN}[figures.status]
-    body = {"dtype": "float32", **figures.to_json()}
+    body = figures.to_json()
+    if figures.rows:
+        body["dtype"] = "float32"
     for name in ("capture", "status", "problem"):
         body.pop(name, None)
     return Proof(figures.capture, outcome, figures.problem, body)
