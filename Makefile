@@ -25,8 +25,13 @@ demo: $(LANE)
 
 test: test-unit test-engine
 
+# Tests that hold times run alone, behind the others.
+TIMED := $(addprefix tests/unit/,test_host_*.py test_supervis*.py test_fault_matrix.py \
+	test_preflight_probe.py test_preflight_states.py)
+
 test-unit: $(LANE)
-	$(PYTEST) tests/unit -m "not slow" -n 2
+	$(PYTEST) tests/unit -m "not slow" -n 2 $(addprefix --ignore-glob=,$(addprefix '*/,$(addsuffix ',$(TIMED))))
+	$(PYTEST) $(TIMED) -m "not slow"
 
 test-engine: gen2 gen1
 	$(PYTEST) tests/engine -m "engine and not slow"
