@@ -30,7 +30,7 @@ TIMED := $(addprefix tests/unit/,test_host_*.py test_supervis*.py test_fault_mat
 	test_preflight_probe.py test_preflight_states.py)
 
 test-unit: $(LANE)
-	$(PYTEST) tests/unit -m "not slow" -n 2 $(addprefix --ignore-glob=,$(addprefix '*/,$(addsuffix ',$(TIMED))))
+	$(PYTEST) tests/unit -m "not slow" -n 2 $(patsubst %,--ignore-glob='%',$(TIMED))
 	$(PYTEST) $(TIMED) -m "not slow"
 
 test-engine: gen2 gen1
