@@ -67,6 +67,8 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """Read one record; None where it is gone, broken or no object."""
+    if not path.is_file():  # a pipe would be waited for
+        return None
     try:
         record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -74,12 +76,30 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the readable records of a folder by name; nothing where there is no folder."""
+def entries(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+    """Yield all that lies in a folder of records, by name; None for what cannot be read.
+
+    Raises:
+        Refused: ``state.no-folder``: the state folder is something else.
+    """
+    if folder.parent.exists() and not folder.parent.is_dir():
+        raise Refused(
+            "state.no-folder",
+            expected="the folder of the harness's own records",
+            found="something else",
+            where=str(folder.parent),
+            next=f"name a folder: {VARIABLE}=DIR",
+        )
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob("*.json")):
-            if (record := read_record(path)) is not None:
-                yield path, record
+            yield path, read_record(path)
+
+
+def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the readable records of a folder by name; nothing where there is no folder."""
+    for path, record in entries(folder):
+        if record is not None:
+            yield path, record
 
 
 def drop_record(path: Path) -> None:

@@ -53,10 +53,14 @@ def preflight(
         typer.Option(metavar="CHECK", help="Leave out a check, or a family of them; repeatable."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait for memory to be given back.")
+        float,
+        typer.Option(min=0.0, max=86400.0, help="Seconds to wait for memory to be given back."),
     ] = 0.0,
     deadline: Annotated[
-        float, typer.Option(min=0.5, help="Seconds after which a driver that hangs is UNKNOWN.")
+        float,
+        typer.Option(
+            min=0.5, max=600.0, help="Seconds after which a driver that hangs is UNKNOWN."
+        ),
     ] = Probe().deadline,
     markdown: Annotated[bool, typer.Option(help="The page docs/preflight.md.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

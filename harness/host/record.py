@@ -201,9 +201,9 @@ def path_of(token: str) -> Path:
 
 def recorded() -> Iterator[tuple[Path, EngineRecord | None]]:
     """Yield the records of this user's engines; None for one of an unknown form."""
-    for path, raw in state.records(state.state_folder() / state.ENGINES):
+    for path, raw in state.entries(state.state_folder() / state.ENGINES):
         try:
-            yield path, EngineRecord.from_json(raw)
+            yield path, None if raw is None else EngineRecord.from_json(raw)
         except (KeyError, TypeError, ValueError):
             yield path, None
 

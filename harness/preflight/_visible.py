@@ -77,7 +77,7 @@ def resolve(census: Census, environment: Mapping[str, str]) -> Visible:
 
 
 def _entry(entry: str, census: Census) -> tuple[Target | None, str]:
-    if entry.isdecimal():
+    if entry.isascii() and entry.isdecimal():
         device = census.device(int(entry))
         known = f"{len(census.devices)} devices, from 0" if census.devices else "no device"
         return (_whole(device), "") if device else (None, f"there is no {entry!r}: {known}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_a_broken_record_is_no_record(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode("latin-1"))
     assert state.read_record(path) is None
     assert list(state.records(tmp_path)) == []
+
+
+def test_what_cannot_be_read_is_told_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "half.json").write_text("{")
+    found = list(state.entries(tmp_path))
+    assert found == [(tmp_path / "half.json", None), (tmp_path / "pipe.json", None)]
+
+
+def test_a_file_in_the_state_folders_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="HARNESS_STATE"):
+        list(state.records(tmp_path / "file" / state.ENGINES))
 
 
 def test_an_unwritable_folder_is_refused_with_the_way_out(tmp_path: Path) -> None:
