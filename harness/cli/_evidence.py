@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,12 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, print_json
+from harness.errors import ExitCode
 from harness.gate.compatibility import page
-from harness.gate.evidence import PASSED, read_all
+from harness.gate.evidence import PASSED, Evidence, newest_proved, read_all, standing
 from harness.seams import recorded, releases
 
 app = typer.Typer(help="What was proved, of which pair, on which rung.", no_args_is_help=True)
 
+_CAPTURES = ("patched", "native")
 _FOLDER = "Folder of evidence; by default the one that comes with the harness."
 
 
@@ -56,3 +59,51 @@ def table(
 ) -> None:
     """Print the page of tested pairs, docs/compatibility.md, as Markdown."""
     sys.stdout.write(page(read_all(folder), [recorded(one) for one in releases()]))
+
+
+@app.command("of")
+@command
+def of(
+    release: Annotated[str, typer.Argument(help="A vLLM release, such as 0.32.0.")],
+    device: Annotated[str, typer.Option(help="Where it shall run: cpu or cuda.")] = "cuda",
+    folder: Annotated[Path | None, typer.Option("--evidence", help=_FOLDER)] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say what is proved of a release on a kind of device, capture by capture.
+
+    Exit code 0: each capture passed on this very release there; 4: one did not, or was never
+    run. Evidence of a newer release or of another device vouches for nothing.
+    """
+    found = read_all(folder)
+    answers = {capture: _answer(found, release, device, capture) for capture in _CAPTURES}
+    if json_output:
+        print_json({"release": release, "device": device, "captures": answers})
+    else:
+        for capture, answer in answers.items():
+            colour = "green" if answer["proved"] else "yellow"
+            Console().print(f"{capture}: [{colour}]{escape(answer['words'])}[/]", soft_wrap=True)
+    if not all(answer["proved"] for answer in answers.values()):
+        raise typer.Exit(int(ExitCode.UNKNOWN))
+
+
+def _answer(found: Sequence[Evidence], release: str, device: str, capture: str) -> dict[str, Any]:
+    own = [one for one in found if one.pair.vllm == release]
+    newest = newest_proved(own, capture=capture, device=device)
+    if newest is not None:
+        pair = newest.pair
+        words = f"passed on {pair.hardware} with torch {pair.torch}, {newest.rung}, {newest.date}"
+        return {"proved": True, "words": words, "file": newest.file}
+    held = [one for one in own if one.pair.device == device and one.proof(capture) is not None]
+    if held:
+        proof = held[-1].proof(capture)
+        assert proof is not None
+        words = f"{proof.outcome}: {proof.reason}"
+        return {"proved": False, "words": words, "file": held[-1].file}
+    best = newest_proved(found, capture=capture, device=device)
+    if best is None:
+        return {"proved": False, "words": f"never run on {device}", "file": ""}
+    stands = standing(best, candidate=release, device=device)
+    words = f"never run on {device}; " + (
+        stands.reason or f"the newest that passed is {best.pair.vllm} ({best.date})"
+    )
+    return {"proved": False, "words": words, "file": ""}

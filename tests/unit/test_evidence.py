@@ -239,3 +239,26 @@ def test_list_shows_each_proof_and_json_holds_each_file(
     monkeypatch.setenv("COLUMNS", "200")
     shown = CliRunner().invoke(app, ["evidence", "list", "--evidence", str(tmp_path)])
     assert "the release cannot do it" in shown.stdout
+
+
+def test_what_is_proved_of_a_release_is_asked_by_capture_and_device(tmp_path: Path) -> None:
+    evidence("0.20.0").write(tmp_path)
+
+    def ask(release: str, device: str) -> tuple[int, dict[str, Any]]:
+        words = ["evidence", "of", release, "--device", device, "--evidence", str(tmp_path)]
+        done = CliRunner().invoke(app, [*words, "--json"])
+        return done.exit_code, json.loads(done.stdout)["captures"]
+
+    code, found = ask("0.20.0", "cpu")
+    assert code == 4
+    assert found["patched"]["proved"]
+    assert "cannot-run: the release cannot do it" in found["native"]["words"]
+    code, found = ask("0.19.0", "cpu")
+    assert code == 4
+    assert "0.19.0 is older than the evidence, of 0.20.0" in found["patched"]["words"]
+    code, found = ask("0.21.0", "cpu")
+    assert "the newest that passed is 0.20.0" in found["patched"]["words"]
+    assert "never run on cuda" in ask("0.20.0", "cuda")[1]["patched"]["words"]
+    both = tuple(Proof(name, PASSED, figures={}) for name in ("patched", "native"))
+    replace(evidence("0.20.0"), proofs=both).write(tmp_path)
+    assert ask("0.20.0", "cpu")[0] == 0
