@@ -234,6 +234,8 @@ def _words(needs: Needs) -> tuple[str, ...]:
 
 def _last_words(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # The loader complains of every LD_PRELOAD it cannot serve, and goes on.
+    lines = [line for line in lines if not line.startswith("ERROR: ld.so:")]
     errors = [line for line in lines if line.startswith(("ERROR", "error")) or "Error" in line]
     return " / ".join((errors or lines)[-3:])[:600] or "nothing"
 

@@ -20,9 +20,10 @@ from harness.inside import cpu_libraries
 def test_what_is_not_named_is_named_and_the_users_own_stays_first(
     monkeypatch: pytest.MonkeyPatch, before: str | None, after: str
 ) -> None:
-    monkeypatch.delenv("LD_PRELOAD", raising=False)
-    if before is not None:
-        monkeypatch.setenv("LD_PRELOAD", before)
+    # Deleting a variable that is not there would leave nothing to restore.
+    monkeypatch.setenv("LD_PRELOAD", before or "")
+    if before is None:
+        monkeypatch.delenv("LD_PRELOAD")
     cpu_libraries.install()
     assert os.environ["LD_PRELOAD"] == after
     cpu_libraries.install()

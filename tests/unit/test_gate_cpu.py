@@ -153,6 +153,14 @@ def test_a_release_without_a_platform_gets_the_metadata_that_names_it(tmp_path: 
             "gate.no-wheel",
         ),
         ({"download": "echo 'ERROR: no network'; exit 1"}, Refused, "gate.no-environment"),
+        (
+            {
+                "download": "echo 'ERROR: no network'; for i in 1 2 3; do "
+                "echo 'ERROR: ld.so: object libx cannot be preloaded: ignored.'; done; exit 1"
+            },
+            Refused,
+            "gate.no-environment",
+        ),
         ({"trial": "echo 'AssertionError: no kernels'; exit 1"}, Refused, "gate.no-environment"),
     ],
 )
