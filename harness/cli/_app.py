@@ -20,6 +20,7 @@ from harness.cli import (
     _verify,
 )
 from harness.cli._root import app
+from harness.cli._streams import hold_standard
 
 __all__ = ["app", "main"]
 
@@ -44,4 +45,5 @@ app.add_typer(_surface.app, name="seams", hidden=True)
 
 def main() -> None:
     """Run the command line."""
+    hold_standard()
     app()

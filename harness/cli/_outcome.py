@@ -14,13 +14,33 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode, Failure, HarnessError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 log = Console(stderr=True, highlight=False)
 """For progress, notes and errors; stdout stays free for results."""
+
+
+_INTERRUPTED = Failure(
+    id="interrupted",
+    expected="time to end",
+    found="nothing is left running, whole samples are kept",
+    where="this command",
+    next="run it again; an extraction goes on where it stopped",
+)
+
+
+def say(text: str, *, style: str = "", markup: bool = False) -> None:
+    """Print a line on stderr, whole: a command that is wrapped or cut cannot be copied."""
+    log.print(text, style=style or None, markup=markup, soft_wrap=True)
+
+
+def tell(failure: Failure) -> None:
+    """Print a failure on stderr."""
+    say(f"[bold red]error[/] {failure.id}", markup=True)
+    say(str(failure).split("\n", 1)[1])
 
 
 def print_json(body: Any) -> None:
@@ -50,11 +70,12 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         except HarnessError as error:
             if kwargs.get("json_output"):
                 print_json({"error": error.failure.to_json()})
-            log.print(f"[bold red]error[/] {error.failure.id}")
-            log.print(str(error.failure).split("\n", 1)[1], markup=False, soft_wrap=True)
+            tell(error.failure)
             raise typer.Exit(int(error.exit_code)) from None
         except KeyboardInterrupt:
-            log.print("[yellow]interrupted[/]; nothing is left running, whole samples are kept")
+            if kwargs.get("json_output"):
+                print_json({"error": _INTERRUPTED.to_json()})
+            say(f"[yellow]interrupted[/]; {_INTERRUPTED.found}", markup=True)
             raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
 
     return run
