@@ -26,8 +26,8 @@ from filelock import FileLock, Timeout
 
 from harness.errors import Refused
 from harness.host import processes
+from harness.host.leftovers.record import this_machine
 from harness.host.processes import Process
-from harness.host.record import this_machine
 
 VARIABLE: Final = "HARNESS_GPU_LOCKS"
 """Environment variable that names another folder for the locks."""

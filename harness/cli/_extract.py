@@ -29,7 +29,7 @@ from harness.extraction import extract as run_extract
 from harness.extraction.needs import memory_line
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import check_out
-from harness.host.policy import STALL_S, Supervision, read_actions
+from harness.host.supervision.policy import STALL_S, Supervision, read_actions
 from harness.preflight.check import ALL, skipped
 from harness.settings import Settings
 

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.status import Status
 
 from harness.cli._outcome import log
-from harness.host.policy import LoadProgress
+from harness.host.supervision.policy import LoadProgress
 
 _STAGES = {
     "load": "loading the engine",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.cli._outcome import command, log, print_json
 from harness.errors import ExitCode
-from harness.host.record import recorded, this_machine
+from harness.host.leftovers.record import recorded, this_machine
 from harness.reclaim import (
     Action,
     Linux,

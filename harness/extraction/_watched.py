@@ -13,10 +13,10 @@ from harness import models
 from harness.errors import HarnessError
 from harness.extraction.plan import EnginePlan
 from harness.gpu_lock import gpus_of
-from harness.host.loads import LoadKind
-from harness.host.policy import Supervision
-from harness.host.pulse import DeviceReading, Devices, NoDevices
-from harness.host.supervisor import Supervisor
+from harness.host.supervision.loads import LoadKind
+from harness.host.supervision.policy import Supervision
+from harness.host.supervision.pulse import DeviceReading, Devices, NoDevices
+from harness.host.supervision.supervisor import Supervisor
 from harness.preflight import Device, Probe, Reader, census
 
 _ALL = "all"

@@ -24,7 +24,7 @@ from harness.extraction.accept import Acceptance
 from harness.extraction.clean import require_clean
 from harness.extraction.plan import EnginePlan, ExtractPlan
 from harness.host import Host, HostSpec
-from harness.host.policy import LoadProgress, Supervision
+from harness.host.supervision.policy import LoadProgress, Supervision
 
 PRELOAD = "HARNESS_PRELOAD"
 _MAX_BATCH_PROMPTS = 256

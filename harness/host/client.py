@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from harness.errors import EngineFailed, HarnessError, UsageError
-from harness.host import failures
 from harness.host.conversation import Conversation, OnEvent
-from harness.host.evidence import Log
+from harness.host.deaths import failures
 from harness.host.launch import Launched
+from harness.host.log import Log
 from harness.host.spec import HostSpec
 from harness.host.watch import Unwatched, Watcher
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import EngineFailed, HarnessError, UsageError
-from harness.host.evidence import DeathNotes, Log
-from harness.host.failures import Context
+from harness.host.deaths.failures import Context
+from harness.host.deaths.notes import DeathNotes
+from harness.host.deaths.stacks import spy
 from harness.host.launch import Launched
-from harness.host.private import left_on_disk
+from harness.host.leftovers.private import left_on_disk
+from harness.host.log import Log
 from harness.host.spec import HostSpec
-from harness.host.stacks import spy
 from harness.host.watch import Call, Unwatched, Watcher
 from harness.host.wire import PROTOCOL, Channel, ProtocolError
 

@@ -21,10 +21,11 @@ from typing import IO, Any
 
 import harness
 from harness.errors import Refused
-from harness.host import private, processes, shared
-from harness.host.ending import kill_all
+from harness.host import processes
+from harness.host.ending.kill import kill_all
+from harness.host.leftovers import private, shared
+from harness.host.leftovers.record import OWNER, TOKEN, Recorder, first_record, owner_mark
 from harness.host.processes import Process
-from harness.host.record import OWNER, TOKEN, Recorder, first_record, owner_mark
 from harness.host.spec import HostSpec, engine_environment
 
 _SWEEP_S = 5.0
@@ -135,7 +136,7 @@ class Launched:
             "grace_s": spec.grace_s,
             "core_dumps": spec.core_dumps,
         }
-        reaper = Path(__file__).absolute().with_name("reaper.py")
+        reaper = Path(__file__).absolute().parent / "ending" / "reaper.py"
         with _open_log(spec.log) as log:
             self._reaper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(reaper)],

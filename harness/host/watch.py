@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.host.evidence import Log
+from harness.host.log import Log
 from harness.host.processes import Process
 
 

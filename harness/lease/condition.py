@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.host import processes
+from harness.host.leftovers.record import Machine, this_machine
 from harness.host.processes import Process
-from harness.host.record import Machine, this_machine
 from harness.lease import record
 from harness.lease.record import Lease
 

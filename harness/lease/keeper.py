@@ -2,7 +2,7 @@
 
 ``start`` runs it detached, in a session of its own, with the order on standard input and the
 number of a pipe for news as its argument. It is the engine's parent, so whatever ends it ends
-the engine (``harness/host/reaper.py``).
+the engine (``harness/host/ending/reaper.py``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ from harness.extraction import open_session
 from harness.extraction.clean import require_clean
 from harness.extraction.plan import EnginePlan
 from harness.host import Host, processes
-from harness.host.policy import DEFAULT_ACTIONS, Action, Danger, LoadProgress, Supervision
+from harness.host.leftovers.record import this_machine
 from harness.host.processes import Process
-from harness.host.record import this_machine
+from harness.host.supervision.policy import (
+    DEFAULT_ACTIONS,
+    Action,
+    Danger,
+    LoadProgress,
+    Supervision,
+)
 from harness.lease import address, asked, record
 from harness.lease.condition import judge
 from harness.lease.identity import Identity, identity_of

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from harness import state
 from harness.errors import UsageError
+from harness.host.leftovers.record import Machine
 from harness.host.processes import Process
-from harness.host.record import Machine
 
 PROTOCOL: Final = 1
 """Of the record and of the talk over its socket; another number is another harness."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from harness.errors import EngineFailed, HarnessError, Refused
 from harness.extraction.options import EngineOptions
 from harness.host import processes
-from harness.host.policy import LoadProgress
+from harness.host.supervision.policy import LoadProgress
 from harness.lease import asked
 from harness.lease.condition import judge
 from harness.lease.files import package

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from harness.host.policy import LoadProgress, Supervision
+    from harness.host.supervision.policy import LoadProgress, Supervision
     from harness.settings import Settings
 
 _SILENT = -2  # -qq
@@ -31,7 +31,7 @@ class LoadLines:
         Raises:
             UsageError: ``supervise.bad-policy``.
         """
-        from harness.host.policy import Supervision, read_actions
+        from harness.host.supervision.policy import Supervision, read_actions
 
         return Supervision(
             actions=read_actions(settings.supervise, "--hs-supervise"),

@@ -28,7 +28,7 @@ from harness.extraction.accept import Acceptance
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import EnginePlan
 from harness.extraction.run import batches
-from harness.host.policy import Supervision
+from harness.host.supervision.policy import Supervision
 from harness.lease.asked import plan_for
 from harness.lease.attach import Attached, attach
 from harness.lease.record import Lease

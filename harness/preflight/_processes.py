@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import state
 from harness.host import processes
-from harness.host.record import TOKEN
+from harness.host.leftovers.record import TOKEN
 from harness.preflight._owners import ProcessFacts
 
 _PROC = Path("/proc")

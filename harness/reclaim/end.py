@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness import state
-from harness.host import shared
-from harness.host.ending import kill_all
-from harness.host.private import left_on_disk, remove_folder
+from harness.host.ending.kill import kill_all
+from harness.host.leftovers import shared
+from harness.host.leftovers.private import left_on_disk, remove_folder
 from harness.host.processes import Process
 from harness.reclaim.find import Found, still_running
 from harness.reclaim.memory import Cause, Held, Meter, Reading, chosen, held

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import state
-from harness.host.private import left_on_disk
+from harness.host.leftovers.private import left_on_disk
+from harness.host.leftovers.record import OWNER, TOKEN, EngineRecord, Machine, read_owner_mark
 from harness.host.processes import Process, below
-from harness.host.record import OWNER, TOKEN, EngineRecord, Machine, read_owner_mark
 from harness.reclaim.system import System
 
 
@@ -78,7 +78,7 @@ def find(
 
     Args:
         system: The machine.
-        records: What :func:`harness.host.record.recorded` yields.
+        records: What :func:`harness.host.leftovers.record.recorded` yields.
         machine: Where this process runs.
         me: This process; it and its ancestors are never found.
     """

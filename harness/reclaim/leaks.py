@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from harness import gpu_lock
-from harness.host import private, record, shared
+from harness.host.leftovers import private, record, shared
 from harness.host.processes import Process, below
 from harness.reclaim.find import find
 from harness.reclaim.memory import SLACK, Meter, chosen, held, used

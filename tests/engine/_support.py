@@ -16,7 +16,7 @@ from harness.capture.session import EngineSession
 from harness.dataset.samples import read_sample
 from harness.extraction import EngineOptions, open_session
 from harness.extraction.plan import plan_engine
-from harness.host.policy import Supervision
+from harness.host.supervision.policy import Supervision
 from harness.oracles.parity import ParityReport
 from harness.oracles.reference import Reference, ReferenceHost
 

@@ -12,9 +12,10 @@ from harness.errors import EngineFailed
 from harness.extraction import EngineOptions, open_session
 from harness.extraction._watched import load_kind
 from harness.extraction.plan import plan_engine
-from harness.host import loads, processes
-from harness.host.phases import LoadTrack
-from harness.host.policy import LoadProgress, Supervision
+from harness.host import processes
+from harness.host.supervision import loads
+from harness.host.supervision.phases import LoadTrack
+from harness.host.supervision.policy import LoadProgress, Supervision
 
 pytestmark = pytest.mark.engine
 EXPECTED_S = 1200.0

@@ -12,7 +12,7 @@ from harness import models
 from harness.capture.session import Deadlines
 from harness.estimate import needs
 from harness.extraction import EngineOptions
-from harness.host.policy import DEFAULT_ACTIONS, Action, Danger, Supervision
+from harness.host.supervision.policy import DEFAULT_ACTIONS, Action, Danger, Supervision
 from harness.oracles.reference import ReferenceHost
 from tests.engine._support import assert_parity, engine_of, reports
 

@@ -24,9 +24,10 @@ from harness import state
 from harness.errors import EngineFailed
 from harness.extraction import EngineOptions, open_session
 from harness.extraction.plan import plan_engine
-from harness.host import processes, shared
+from harness.host import processes
+from harness.host.leftovers import shared
+from harness.host.leftovers.record import TOKEN, open_records, recorded
 from harness.host.processes import Process
-from harness.host.record import TOKEN, open_records, recorded
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]

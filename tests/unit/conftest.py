@@ -1,4 +1,4 @@
-"""Holds what every unit test must keep: the environment as it was, the user's own state untouched."""
+"""Holds what every unit test must keep: the environment, and the user's own state untouched."""
 
 from __future__ import annotations
 

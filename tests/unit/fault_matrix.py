@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.host import Host, processes, shared
+from harness.host import Host, processes
+from harness.host.leftovers import shared
+from harness.host.leftovers.record import open_records, recorded
 from harness.host.processes import Process
-from harness.host.record import open_records, recorded
 from harness.reclaim import Linux
 from harness.reclaim.leaks import LeakCheck
 from harness.reclaim.memory import NoGpus

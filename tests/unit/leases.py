@@ -19,8 +19,8 @@ from harness.engine_facts import Inspection
 from harness.errors import EngineFailed, HarnessError
 from harness.extraction import EngineOptions
 from harness.host import processes
+from harness.host.leftovers.record import this_machine
 from harness.host.processes import Process
-from harness.host.record import this_machine
 from harness.lease import address, asked, files, keeper, record
 from harness.lease.client import AttachedHost
 from harness.lease.condition import Condition, judge

@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import EngineFailed
 from harness.host import Host
-from harness.host.evidence import DeathNotes
+from harness.host.deaths.notes import DeathNotes
 from tests.unit import hosts
 
 LIMIT_S = 2.0

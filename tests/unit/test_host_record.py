@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from harness import state
-from harness.host import Host, processes, record
+from harness.host import Host, processes
 from harness.host.launch import Launched
-from harness.host.private import make_folder, temporary_environment
+from harness.host.leftovers import record
+from harness.host.leftovers.private import make_folder, temporary_environment
 from harness.host.processes import Process
 from tests.unit import hosts
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.host import shared
+from harness.host.leftovers import shared
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_parent_side_imports_no_engine_and_no_heavy_library() -> None:
 
 
 def test_reaper_needs_the_standard_library_alone() -> None:
-    reaper = ROOT / "harness" / "host" / "reaper.py"
+    reaper = ROOT / "harness" / "host" / "ending" / "reaper.py"
     result = subprocess.run(
         [sys.executable, "-I", "-S", str(reaper)], input="", capture_output=True, text=True
     )

@@ -20,7 +20,7 @@ from harness.capture.session import Deadlines
 from harness.cli import app
 from harness.errors import CheckFailed, EngineFailed, HarnessError, Refused, UsageError
 from harness.host import processes
-from harness.host.policy import LoadProgress
+from harness.host.supervision.policy import LoadProgress
 from harness.lease import attach as attaching
 from harness.lease import record
 from harness.lease.condition import Condition, judge

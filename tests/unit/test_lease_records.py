@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
+from harness.host.leftovers.record import Machine, this_machine
 from harness.host.processes import Process
-from harness.host.record import Machine, this_machine
 from harness.lease import duration, record
 from harness.lease.condition import Condition, judge
 from harness.lease.record import Book, Client, Lease, check_name

@@ -14,7 +14,7 @@ import pytest
 
 from harness import gpu_lock
 from harness.gpu_lock import GpuLock
-from harness.host import private, record
+from harness.host.leftovers import private, record
 from harness.reclaim.memory import DeviceUse
 from tests.unit.interpreters import StandIn
 from tests.unit.plugins import Inner, inner
@@ -63,7 +63,7 @@ def test_session_gives_its_gpus_back(
 MARKS = """
     import os, subprocess, sys
     from harness.host import processes
-    from harness.host.record import OWNER, TOKEN, owner_mark
+    from harness.host.leftovers.record import OWNER, TOKEN, owner_mark
 
     def marked(code):
         me = processes.read(os.getpid())
@@ -149,7 +149,8 @@ def test_each_kind_of_leak_is_told_with_the_next_step(
     import os, pytest
     from pathlib import Path
     from harness import gpu_lock
-    from harness.host import private, processes, record, shared
+    from harness.host import processes
+    from harness.host.leftovers import private, record, shared
 
     @pytest.mark.engine
     def test_leaks():

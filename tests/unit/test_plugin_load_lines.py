@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.cli import _progress
-from harness.host.policy import LoadProgress
+from harness.host.supervision.policy import LoadProgress
 from tests.unit.plugins import Inner, inner
 
 __all__ = ["inner"]

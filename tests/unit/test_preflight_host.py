@@ -14,7 +14,7 @@ import pytest
 
 from harness import state
 from harness.host import processes
-from harness.host.record import TOKEN
+from harness.host.leftovers.record import TOKEN
 from harness.preflight import _host, _processes
 from harness.preflight._host import look
 from harness.preflight._owners import OwnerKind, owners

@@ -10,8 +10,8 @@ import pytest
 
 from harness import state
 from harness.errors import Refused, UsageError
+from harness.host.leftovers.record import OWNER, TOKEN, EngineRecord, Machine, path_of
 from harness.host.processes import Process
-from harness.host.record import OWNER, TOKEN, EngineRecord, Machine, path_of
 from harness.preflight import facts
 from harness.preflight.facts import Census, Device, Memory, Problem
 from harness.reclaim import (

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from harness import state
 from harness.cli import _reclaim, app
 from harness.host import processes
+from harness.host.leftovers.record import recorded
 from harness.host.processes import Process
-from harness.host.record import recorded
 from harness.reclaim import Patience
 from tests.unit import hosts
 

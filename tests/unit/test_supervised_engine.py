@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.extraction._watched import NvmlDevices
-from harness.host.pulse import DeviceReading
+from harness.host.supervision.pulse import DeviceReading
 from harness.preflight import Census, Device, Probe
 from harness.preflight.facts import Health, Memory
 

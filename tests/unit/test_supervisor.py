@@ -17,10 +17,12 @@ import pytest
 
 from harness import state
 from harness.errors import EngineFailed, UsageError
-from harness.host import Host, code_on_disk
-from harness.host.evidence import Log
-from harness.host.loads import LoadKind
-from harness.host.policy import (
+from harness.host import Host
+from harness.host.log import Log
+from harness.host.processes import Process
+from harness.host.supervision import code_on_disk
+from harness.host.supervision.loads import LoadKind
+from harness.host.supervision.policy import (
     DEFAULT_ACTIONS,
     STALL_S,
     Action,
@@ -29,10 +31,9 @@ from harness.host.policy import (
     Supervision,
     read_actions,
 )
-from harness.host.processes import Process
-from harness.host.pulse import DeviceReading
-from harness.host.room import GIB, MIB, LinuxRoom, Room
-from harness.host.supervisor import Supervisor
+from harness.host.supervision.pulse import DeviceReading
+from harness.host.supervision.room import GIB, MIB, LinuxRoom, Room
+from harness.host.supervision.supervisor import Supervisor
 from harness.host.watch import Call, Cut
 from harness.settings import Settings
 from tests.unit import hosts

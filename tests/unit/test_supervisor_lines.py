@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.host import fatal
-from harness.host.loglines import LogFollower, LogLine, parse
-from harness.host.phases import LoadTrack, Phase, Sighting, sight
-from harness.host.policy import DEFAULT_ACTIONS
+from harness.host.supervision import fatal
+from harness.host.supervision.loglines import LogFollower, LogLine, parse
+from harness.host.supervision.phases import LoadTrack, Phase, Sighting, sight
+from harness.host.supervision.policy import DEFAULT_ACTIONS
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "engine_logs"
 ALL = ["0.16.0-cpu-tp2", "0.26.0-cuda-tp2", "0.32.0-cpu-tp1"]

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness import state
-from harness.host import code_on_disk, loads, pulse, room, stacks
-from harness.host.aftermath import DeviceMemory
-from harness.host.loads import Expected, LoadKind, clock
-from harness.host.phases import LoadTrack, Phase, Sighting
+from harness.host.deaths import stacks
 from harness.host.processes import Process
-from harness.host.pulse import DeviceReading, Devices, take, worked
-from harness.host.room import GIB, MIB, LinuxRoom, Room, memory_floor, shortage
+from harness.host.supervision import code_on_disk, loads, pulse, room
+from harness.host.supervision.aftermath import DeviceMemory
+from harness.host.supervision.loads import Expected, LoadKind, clock
+from harness.host.supervision.phases import LoadTrack, Phase, Sighting
+from harness.host.supervision.pulse import DeviceReading, Devices, take, worked
+from harness.host.supervision.room import GIB, MIB, LinuxRoom, Room, memory_floor, shortage
 
 ENGINE = Process(pid=5, start=77)
 

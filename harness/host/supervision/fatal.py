@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from harness.host.loglines import LogLine
+from harness.host.supervision.loglines import LogLine
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from harness.host.pulse import DeviceProbe, Devices, Later
+from harness.host.supervision.pulse import DeviceProbe, Devices, Later
 
 MIB: Final = 2**20
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.host import pulse
-from harness.host.loads import clock
 from harness.host.processes import Process
-from harness.host.pulse import DeviceProbe, Devices, Later, Pulse
+from harness.host.supervision import pulse
+from harness.host.supervision.loads import clock
+from harness.host.supervision.pulse import DeviceProbe, Devices, Later, Pulse
 
 _DEVICE_ANSWER_S = 15.0
 

@@ -1,8 +1,8 @@
 """The reaper: a small program between the parent and the engine that ends everything.
 
-Run by path with ``python -I -S``: it needs the standard library and its siblings
-``processes.py`` and ``shared.py``, and sees nothing of the parent's packages. It leads its own
-session, is the *subreaper* of all it starts (an orphan comes back to it, also one that was
+Run by path with ``python -I -S``: it needs the standard library and two files beside it,
+``processes.py`` and ``leftovers/shared.py``, and sees nothing of the parent's packages. It leads
+its own session, is the *subreaper* of all it starts (an orphan comes back to it, also one that was
 double-forked or changed its session), and starts the engine in its own process group.
 
 Lifeline (standard input): the first line is the order as JSON, later the line ``end``.
@@ -32,19 +32,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.host import processes, shared
+    from harness.host import processes
+    from harness.host.leftovers import shared
 else:
 
-    def _sibling(name: str) -> Any:
-        path = Path(__file__).absolute().with_name(f"{name}.py")
-        spec = importlib.util.spec_from_file_location(f"_reaper_{name}", path)
+    def _loaded(name: str) -> Any:
+        path = Path(__file__).absolute().parents[1] / name
+        spec = importlib.util.spec_from_file_location(f"_reaper_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         return module
 
-    processes = _sibling("processes")
-    shared = _sibling("shared")
+    processes = _loaded("processes.py")
+    shared = _loaded("leftovers/shared.py")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

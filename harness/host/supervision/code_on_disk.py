@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PACKAGE: Final = Path(__file__).absolute().parents[1]
+PACKAGE: Final = Path(__file__).absolute().parents[2]
 ROOTS: Final = (PACKAGE / "inside", PACKAGE / "patches")
 """What runs inside of an engine: our own side of it, and the patches."""
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from harness.errors import EngineFailed, HarnessError, Refused
-from harness.host.evidence import DeathNote, Log, exit_text, signal_name
+from harness.host.deaths.notes import DeathNote, exit_text, signal_name
+from harness.host.log import Log
 from harness.host.spec import HostSpec
 from harness.host.watch import Cut
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from harness.errors import UsageError
-from harness.host.loads import clock
-from harness.host.phases import Phase
+from harness.host.supervision.loads import clock
+from harness.host.supervision.phases import Phase
 
 
 class Danger(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from harness import state
 from harness.errors import HarnessError
-from harness.host.phases import ORDER, LoadTrack, Phase
+from harness.host.supervision.phases import ORDER, LoadTrack, Phase
 
 FOLDER: Final = "loads"
 """Subfolder of the state folder with one record for each kind of load."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from harness.host.loglines import LogLine
+from harness.host.supervision.loglines import LogLine
 
 
 class Phase(StrEnum):

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.host import aftermath, code_on_disk, fatal, loads, room
-from harness.host.loads import LoadKind, clock
-from harness.host.loglines import LogFollower, LogLine
-from harness.host.phases import LoadTrack, Phase, sight
-from harness.host.policy import Action, Danger, LoadProgress, Supervision
-from harness.host.pulse import DeviceProbe, NoDevices
-from harness.host.room import LinuxRoom, RoomProbe
-from harness.host.stall import Stillness
+from harness.host.supervision import aftermath, code_on_disk, fatal, loads, room
+from harness.host.supervision.loads import LoadKind, clock
+from harness.host.supervision.loglines import LogFollower, LogLine
+from harness.host.supervision.phases import LoadTrack, Phase, sight
+from harness.host.supervision.policy import Action, Danger, LoadProgress, Supervision
+from harness.host.supervision.pulse import DeviceProbe, NoDevices
+from harness.host.supervision.room import LinuxRoom, RoomProbe
+from harness.host.supervision.stall import Stillness
 from harness.host.watch import Call, Cut
 
 _SETTLE_S = 1.0

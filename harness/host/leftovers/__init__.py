@@ -1,0 +1,1 @@
+"""What an engine has outside of its processes, and may leave: record, folder, shared memory."""
