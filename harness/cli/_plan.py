@@ -108,7 +108,10 @@ def plan(
     ] = None,
     measure: Annotated[
         Path | None,
-        typer.Option("--measure-read", help="Read 256 MiB of a folder's files to find the rate."),
+        typer.Option(
+            "--measure-read",
+            help="Read 256 MiB of a folder's files to find the rate; 16 MiB or more.",
+        ),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from harness import __version__
 from harness.cli._outcome import print_json, tell
 from harness.cli._streams import guarded
-from harness.cli._usage import failure_of, wants_json
+from harness.cli._usage import failure_of, refuse_empty, wants_json
 from harness.errors import HarnessError
 
 _HELP = """Proved hidden states from vLLM, for training EAGLE-3 draft heads.
@@ -49,6 +49,7 @@ class _Root(TyperGroup):
         """Read the words of the root."""
         words = list(args)
         try:
+            refuse_empty(words)
             context = super().make_context(info_name, args, *more, **named)
         except Exception as error:
             self._json(error, words)

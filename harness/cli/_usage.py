@@ -31,8 +31,29 @@ _EXPECTED: Final = {
 
 def wants_json(words: Sequence[str]) -> bool:
     """Tell whether a command line asks for JSON; what follows ``--`` is somebody else's."""
+    return "--json" in _own(words)
+
+
+def refuse_empty(words: Sequence[str]) -> None:
+    """Refuse an empty word, as a shell makes one of an unset variable: a path would be ``.``.
+
+    Raises:
+        typer.BadParameter: With the option whose value it is.
+    """
+    before = ""
+    for word in _own(words):
+        option, equals, value = word.partition("=")
+        if word.startswith("--") and equals and not value:
+            before, word = option, ""
+        if not word:
+            what = f"The value of {before}" if before.startswith("-") else "An argument"
+            raise typer.BadParameter(f"{what} is empty.")
+        before = word
+
+
+def _own(words: Sequence[str]) -> list[str]:
     own = list(words)
-    return "--json" in (own[: own.index("--")] if "--" in own else own)
+    return own[: own.index("--")] if "--" in own else own
 
 
 def failure_of(error: BaseException, root: Any, words: Sequence[str]) -> Failure | None:

@@ -24,6 +24,7 @@ _WORKER = 3 * GIB
 _FRONT = 3 * GIB
 _PIECE = 8 * MIB
 _READ_MOST = 256 * MIB
+_READ_LEAST = 16 * MIB
 
 
 def host_terms(
@@ -106,7 +107,11 @@ class ReadRate:
 
 
 def measure_read(
-    folder: Path, *, most: int = _READ_MOST, clock: Callable[[], float] = time.perf_counter
+    folder: Path,
+    *,
+    most: int = _READ_MOST,
+    least: int = _READ_LEAST,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> ReadRate:
     """Read real files one after the other and time it.
 
@@ -114,16 +119,16 @@ def measure_read(
     memory and look faster than their disk.
 
     Args:
-        folder: A checkpoint (its ``*.safetensors`` are read), or any folder with files.
+        folder: A checkpoint (its ``*.safetensors`` are read), any folder with files, or one file.
         most: Bytes after which to stop.
+        least: Bytes below which the time is that of opening files and not the disk's.
         clock: Seconds that only grow.
 
     Raises:
-        Refused: ``estimate.nothing-to-read``.
+        Refused: ``estimate.nothing-to-read``, ``estimate.too-little-to-read``.
     """
     try:
-        shards = sorted(folder.glob("*.safetensors"))
-        names = shards or sorted(path for path in folder.iterdir() if path.is_file())
+        names = _files(folder)
         begin = clock()
         done = files = 0
         for name in names:
@@ -136,7 +141,23 @@ def measure_read(
         raise _nothing(folder, f"{type(error).__name__}: {error.strerror}") from error
     if not done:
         raise _nothing(folder, "no bytes in it")
+    if done < least:
+        raise Refused(
+            "estimate.too-little-to-read",
+            expected=f"{least >> 20} MiB or more: fewer tell how fast files are opened, and "
+            "nothing of the disk",
+            found=f"{done:,} bytes in {files} " + ("file" if files == 1 else "files"),
+            where=str(folder),
+            next="name the checkpoint's folder, or give --read-rate",
+        )
     return ReadRate(done, seconds, files)
+
+
+def _files(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
+    names = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in names if path.suffix == ".safetensors"] or names
 
 
 def _read(path: Path, most: int) -> int:

@@ -83,7 +83,7 @@ def profile_model(name: str) -> Model:
             expected="one of " + ", ".join(PROFILES),
             found=name,
             where="--profile",
-            next="harness plan --help",
+            next="take one of these, or name a checkpoint's folder with --model",
         )
     return Model(
         name=name,

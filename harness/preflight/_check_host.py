@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.preflight._check import Check, Scene, size
+from harness.preflight._host import STALE_NAMES
 from harness.preflight.verdict import Finding, Verdict
 
 SHM_SHARED = 1 << 30
@@ -76,7 +77,10 @@ def _disk(scene: Scene) -> Iterator[Finding]:
         return
     place, wanted = host.disk_place, need.disk_bytes + DISK_RESERVE
     step = "free some space, or another --out"
-    if host.disk_free is None:
+    if host.disk_problem:
+        text = f"{place} {host.disk_problem}"
+        yield Finding("host.disk", Verdict.DIRTY, text, size(wanted), "another --out")
+    elif host.disk_free is None:
         text = f"{place or need.disk} cannot be asked"
         yield Finding("host.disk", Verdict.UNKNOWN, text, size(wanted), step)
     elif host.disk_free < wanted:
@@ -124,14 +128,15 @@ CHECKS = (
     ),
     Check(
         "host.stale",
-        "files of ended engines in /dev/shm (vllm_*, psm_*, nccl-*), held by nobody, over 60 s old",
+        f"files of ended engines in /dev/shm ({', '.join(f'{name}*' for name in STALE_NAMES)}), "
+        "held by nobody, over 60 s old",
         f"at most {size(STALE_MOST)}; fewer are told",
         "they count as used memory and fill /dev/shm until a start fails",
         _stale,
     ),
     Check(
         "host.disk",
-        "space and files where the output goes",
+        "the folder where the output goes: may it be written to, space, files",
         "the estimate and 64 MiB",
         "a full disk ends a run in its last hours",
         _disk,

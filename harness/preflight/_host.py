@@ -15,7 +15,12 @@ from typing import Final
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PORTS = ("VLLM_PORT", "MASTER_PORT")
-_STALE_NAMES = re.compile(r"(vllm_|psm_|nccl-|torch_\d|sem\.mp-)")
+STALE_NAMES: Final = ("vllm_", "psm_", "nccl-", "torch_", "sem.mp-")
+"""How files begin that vLLM, Python, NCCL and torch leave in shared memory."""
+
+_STALE = re.compile(
+    "|".join(re.escape(name) for name in STALE_NAMES).replace("torch_", r"torch_\d")
+)
 _ENGINES = re.compile(r"python|vllm|ray::", re.IGNORECASE)
 _YOUNG_S = 60.0
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -48,6 +53,7 @@ class HostFacts:
         shm_free: Free in it.
         stale: Files of ended engines in it.
         disk_place: Folder that was asked.
+        disk_problem: Why nothing can be made there, however much is free; empty: it can be.
         disk_free: Free bytes there.
         disk_files: Files that can still be made there; None where there is no fixed number.
         open_files: Soft limit of open files of a process.
@@ -65,6 +71,7 @@ class HostFacts:
     shm_free: int | None = None
     stale: tuple[SharedFile, ...] = ()
     disk_place: Path | None = None
+    disk_problem: str = ""
     disk_free: int | None = None
     disk_files: int | None = None
     open_files: int | None = None
@@ -96,6 +103,7 @@ def look(
         shm_free=shm[1] if shm else None,
         stale=tuple(_stale(root)),
         disk_place=place,
+        disk_problem=_problem(place, out) if place else "",
         disk_free=out[1] if out else None,
         disk_files=out[2] if out else None,
         open_files=_open_files(),
@@ -170,11 +178,19 @@ def _existing(path: Path) -> Path:
     return place
 
 
+def _problem(place: Path, space: tuple[int, int, int | None] | None) -> str:
+    if not place.is_dir():
+        return "is a file, not a folder"
+    if space is not None and not space[0]:
+        return "belongs to the system (a file system without any space)"
+    return "" if os.access(place, os.W_OK | os.X_OK) else "may not be written to by this user"
+
+
 def _stale(root: Path) -> Iterable[SharedFile]:
     found: list[tuple[Path, os.stat_result]] = []
     try:
         for entry in os.scandir(root / "dev/shm"):
-            if _STALE_NAMES.match(entry.name) and entry.is_file(follow_symlinks=False):
+            if _STALE.match(entry.name) and entry.is_file(follow_symlinks=False):
                 found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
     except OSError:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from harness.errors import UsageError
@@ -63,12 +64,14 @@ def skipped(names: Collection[str]) -> frozenset[str]:
         return frozenset(known)
     families = {check.family for check in CHECKS}
     if unknown := [name for name in names if name not in known | families]:
+        near = [one for name in unknown for one in get_close_matches(name, known | families)]
         raise UsageError(
             "preflight.unknown-check",
-            expected="a check or a family: " + ", ".join([*sorted(families), *sorted(known)]),
-            found=", ".join(unknown),
+            expected="the id of a check, or a family of them"
+            + (f", such as {', '.join(dict.fromkeys(near))}" if near else ""),
+            found=", ".join(map(repr, unknown)),
             where="the checks to leave out",
-            next="docs/preflight.md lists them",
+            next="harness preflight --markdown lists them",
         )
     return frozenset(check.id for check in CHECKS if check.id in names or check.family in names)
 

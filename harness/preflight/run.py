@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import engine_facts
-from harness.errors import HarnessError, NotComparable, UsageError
-from harness.estimate import EngineSize, Estimate, needs
+from harness.errors import NotComparable, UsageError
+from harness.estimate import EngineSize, Estimate, needs, profile_model
 from harness.preflight import probe as _probe
 from harness.preflight.check import preflight, skipped
 from harness.preflight.need import Need
@@ -45,7 +45,9 @@ def need_of(asked: Asked) -> Need:
     """Return what an engine will need, as far as it can be known.
 
     Raises:
-        UsageError: ``preflight.two-models``, or as the checkpoint's reader.
+        UsageError: ``preflight.two-models``, ``models.unknown-profile``,
+            ``engine.no-interpreter``, or as the checkpoint's reader.
+        NotComparable: ``engine.facts-failed``: what ``python`` names is no Python that works.
         Refused: ``estimate.tensor-parallel``.
     """
     if asked.profile is not None and asked.model is not None:
@@ -56,8 +58,8 @@ def need_of(asked: Asked) -> Need:
             where="the command line",
             next="leave one out",
         )
+    named = asked.model if asked.profile is None else profile_model(asked.profile)
     cuda = cuda_of(asked.python) if asked.cuda is None else asked.cuda
-    named = asked.profile or asked.model
     if named is not None:
         devices = asked.devices or 1
         try:
@@ -125,11 +127,20 @@ def look(
 
 
 def cuda_of(python: Path) -> str:
-    """Return the CUDA that an interpreter's torch was built with; empty where it has none."""
+    """Return the CUDA that an interpreter's torch was built with.
+
+    Empty where it has none, or where it takes too long to say: a box that is busy is not unfit.
+
+    Raises:
+        UsageError: ``engine.no-interpreter``.
+        NotComparable: ``engine.facts-failed``.
+    """
     try:
         return engine_facts.inspect(python).cuda
-    except HarnessError:
-        return ""  # whoever starts the engine says so
+    except NotComparable as error:
+        if error.failure.id != "engine.facts-timeout":
+            raise
+        return ""
 
 
 def _share(asked: Asked) -> float:

@@ -18,12 +18,14 @@ WRONG = {
     "engine start --json": "usage.missing",
     "engine stop a b --json": "usage.wrong",
     "nope --json": "usage.wrong",
+    "plan --model  --json": "usage.bad-value",
+    "preflight --json --model=": "usage.bad-value",
 }
 
 
 @pytest.mark.parametrize("words", WRONG)
 def test_each_usage_error_under_json_ends_with_one_object(words: str) -> None:
-    done = CliRunner().invoke(app, words.split())
+    done = CliRunner().invoke(app, words.split(" "))
     assert done.exit_code == 2
     (line,) = done.stdout.splitlines()
     error = json.loads(line)["error"]
@@ -45,3 +47,11 @@ def test_what_follows_two_dashes_is_another_commands() -> None:
     words = ["patches", "run", "--nope", "--", "python", "x.py", "--json"]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_an_empty_value_is_named_with_its_option() -> None:
+    done = CliRunner().invoke(app, ["preflight", "--model", ""])
+    assert done.exit_code == 2
+    assert "The value of --model is empty" in done.stderr
+    done = CliRunner().invoke(app, ["verify", ""])
+    assert "An argument is empty" in done.stderr

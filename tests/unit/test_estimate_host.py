@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,15 +73,33 @@ def test_a_read_rate_comes_from_real_bytes_of_the_shards(tmp_path: Path) -> None
     (tmp_path / "config.json").write_bytes(b"x" * 999)
     for name in ("b.safetensors", "a.safetensors"):
         (tmp_path / name).write_bytes(b"y" * 3_000_000)
-    seen = measure_read(tmp_path, clock=Ticks(10.0, 12.0))
+    seen = measure_read(tmp_path, least=1, clock=Ticks(10.0, 12.0))
     assert (seen.bytes, seen.files, seen.rate) == (6_000_000, 2, 3_000_000)
 
 
 def test_a_measurement_stops_when_it_has_read_enough(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(b"y" * 1000)
-    seen = measure_read(tmp_path, most=1500, clock=Ticks(0.0, 1.0))
+    seen = measure_read(tmp_path, most=1500, least=1500, clock=Ticks(0.0, 1.0))
     assert (seen.bytes, seen.files) == (1500, 2)
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+def test_too_few_bytes_are_no_measurement(tmp_path: Path, one_file: bool) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(Refused, match=r"estimate\.too-little-to-read") as refused:
+        measure_read(tmp_path / "a" if one_file else tmp_path)
+    assert "16 MiB" in refused.value.failure.expected
+    assert refused.value.failure.found == "3 bytes in 1 file"
+    with (tmp_path / "b").open("wb") as file:
+        file.truncate(16 << 20)
+    assert measure_read(tmp_path).bytes == (16 << 20) + 3
+
+
+def test_a_pipe_that_is_named_like_a_shard_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.safetensors")
+    (tmp_path / "b").write_bytes(b"abc")
+    assert measure_read(tmp_path, least=1).bytes == 3
 
 
 @pytest.mark.parametrize("make", ["empty", "missing", "hollow"])

@@ -117,6 +117,33 @@ def test_a_real_child_answers_to_the_command(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_an_unknown_check_is_told_with_those_that_it_may_mean(box: Box) -> None:
+    done = box.named("story-clean", "--skip", "memry", "--json")
+    error = json.loads(done.stdout)["error"]
+    assert error["id"] == "preflight.unknown-check"
+    assert "memory" in error["expected"]
+    assert len(error["expected"]) < 100
+    assert error["next"] == "harness preflight --markdown lists them"
+
+
+def test_an_unknown_profile_is_told_with_the_known_ones(box: Box) -> None:
+    done = box.named("story-clean", "--profile", "nope", "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.exit_code, error["id"]) == (2, "models.unknown-profile")
+    assert "kimi-k2.5-slice" in error["expected"]
+
+
+@pytest.mark.parametrize(
+    ("python", "id", "code"),
+    [("/nope", "engine.no-interpreter", 2), ("/bin/false", "engine.facts-failed", 4)],
+)
+def test_an_interpreter_that_is_named_and_does_not_work_is_refused(
+    python: str, id: str, code: int
+) -> None:
+    done = CliRunner().invoke(app, ["preflight", "--python", python, "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["error"]["id"]) == (code, id)
+
+
 class Extraction:
     """An extraction by an engine that says that it uses GPUs."""
 

@@ -16,10 +16,15 @@ from harness import state
 from harness.host import processes
 from harness.host.leftovers.record import TOKEN
 from harness.preflight import _host, _processes
+from harness.preflight._check import Scene
+from harness.preflight._check_host import CHECKS
 from harness.preflight._host import look
 from harness.preflight._owners import OwnerKind, owners
 from harness.preflight._processes import SystemProcesses
-from harness.preflight.facts import Device, Holder
+from harness.preflight._visible import resolve
+from harness.preflight.facts import Census, Device, Holder
+from harness.preflight.need import Need
+from harness.preflight.verdict import Verdict
 
 GIB = 1 << 30
 UNLIMITED = 9223372036854771712  # what version 1 says where there is no limit
@@ -153,6 +158,40 @@ def test_a_named_port_is_taken_as_long_as_somebody_listens() -> None:
         assert look(named).taken == (f"VLLM_PORT={named['VLLM_PORT']}",)
     assert look(named).taken == ()
     assert look({}).loopback == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("/proc/x", "without any space"), ("file/x", "is a file"), ("closed/x", "may not be written")],
+)
+def test_a_place_where_nothing_can_be_made_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, says: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir()
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda p, how: Path(p).name != "closed" and access(p, how))
+    out = tmp_path / place
+    facts = look({}, disk=out)
+    assert says in facts.disk_problem
+    census = Census()
+    scene = Scene(census, resolve(census, {}), SystemProcesses(), facts, Need(disk=out))
+    (found,) = [one for check in CHECKS if check.id == "host.disk" for one in check.judge(scene)]
+    assert (found.verdict, found.next) == (Verdict.DIRTY, "another --out")
+    assert says in found.found
+    assert str(out.parent) in found.found
+
+
+@pytest.mark.parametrize("name", ["vllm_a", "psm_b", "nccl-c", "torch_1_2", "sem.mp-d"])
+def test_every_kind_of_file_that_is_counted_as_stale_is_named_in_the_check(
+    tmp_path: Path, name: str
+) -> None:
+    write(tmp_path, **{f"dev__shm__{name.replace('.', '_dot_')}": "x"})
+    os.utime(tmp_path / "dev/shm" / name, (0, 0))
+    assert [file.path.name for file in look({}, root=tmp_path).stale] == [name]
+    (check,) = [check for check in CHECKS if check.id == "host.stale"]
+    words = check.what.split("(")[1].split(")")[0].split(", ")
+    assert any(name.startswith(word.rstrip("*")) for word in words)
 
 
 def test_a_disk_is_asked_where_the_folder_will_be(tmp_path: Path) -> None:
