@@ -17,9 +17,9 @@ from harness.dataset.space import check_space, estimate_bytes
 from harness.engine_facts import Inspection, inspect
 from harness.errors import Refused, UsageError
 from harness.extraction.options import CaptureChoice, EngineOptions, ExtractOptions
-from harness.gate.preload import require_static
 from harness.layers import LayerPlan, resolve
 from harness.recipe import Choice, Recipe, RecipeRequest, choose_capture
+from harness.standing.preload import require_static
 
 CANARY_TOKENS = 99
 """Longest canary prompt where prompts are not cut into chunks."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from harness.gate._changes import Difference, describe, differences
 from harness.gate._hints import Hints
-from harness.gate._works import Standing, patch_states, standing
 from harness.gate.verdict import (
     ConsumerVerdict,
     GenerationVerdict,
@@ -21,6 +20,7 @@ from harness.gate.verdict import (
 )
 from harness.patches import Patch, State, Status
 from harness.seams import SEAMS, Consumer, Finding, Seam, Surface
+from harness.standing import Standing, patch_states, standing
 
 GENERATIONS: Mapping[str, tuple[int, tuple[Consumer, ...]]] = {
     "patched": (

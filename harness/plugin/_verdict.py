@@ -74,10 +74,10 @@ def verdict_of(found: Inspection | None) -> SessionVerdict | None:
     if found is None or found.package is None:
         return None
     from harness.gate.candidate import Candidate, known_good
-    from harness.gate.preload import surface_at
     from harness.gate.static import judge
     from harness.gate.verdict import Side, worst
     from harness.seams import recorded
+    from harness.standing.preload import surface_at
 
     try:
         # The load has read these files just now; what it found is remembered.

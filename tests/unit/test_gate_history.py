@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from harness.gate._needs import NEEDS
 from harness.gate.static import StaticAnswer, judge
 from harness.gate.verdict import SeamStatus, Verdict
 from harness.seams import Consumer, recorded, releases
 from harness.seams.diff import diff
+from harness.standing._needs import NEEDS
 
 RELEASES = releases()
 PAIRS = {later: earlier for earlier, later in pairwise(RELEASES)}

@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(str(package))
         return recorded("0.32.0")
 
-    monkeypatch.setattr("harness.gate.preload.surface_at", surface_at)
+    monkeypatch.setattr("harness.standing.preload.surface_at", surface_at)
     return seen
 
 

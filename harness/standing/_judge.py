@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.gate._needs import needs_of
 from harness.patches import PATCHES, Patch, State, Status
 from harness.seams import Consumer, Finding, Surface, bind
+from harness.standing._needs import needs_of
 
 
 @dataclass(frozen=True)

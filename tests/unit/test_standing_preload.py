@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from harness import state
 from harness.cli import app
 from harness.errors import ExitCode, Refused
-from harness.gate import preload
+from harness.standing import preload
 from tests.unit.edited import installed
 from tests.unit.interpreters import StandIn
 from tests.unit.plugins import Inner, inner

@@ -11,9 +11,9 @@ from typing import Any, Final
 import harness
 from harness import state
 from harness.errors import HarnessError, Refused
-from harness.gate._works import standing
 from harness.seams import Consumer, Source, Surface, open_source, read_surface
 from harness.seams._source import Named
+from harness.standing import standing
 
 SKIP: Final = "HARNESS_SKIP_GATE"
 """Environment variable that leaves the check out."""

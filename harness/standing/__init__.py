@@ -1,0 +1,7 @@
+"""Whether a consumer works on a release, by what its files show; for the gate and for a load."""
+
+from __future__ import annotations
+
+from harness.standing._judge import Standing, patch_states, standing
+
+__all__ = ["Standing", "patch_states", "standing"]
