@@ -10,7 +10,9 @@ _HEAD = """# Patches
 speculators 0.3.0 drives vLLM from inside: it builds scheduler, executor and requests itself. Newer
 vLLM refuses its calls, one after another, and behind the refusals rows come out wrong without a
 word. A patch repairs one of these faults by replacing a name in speculators' own modules, in the
-running process. No file is changed, and vLLM's own classes stay as they are.
+running process. No file is changed, and vLLM's own classes stay as they are: all that is put into
+a module of vLLM is a name that it had before (`kv-planning`), for without it 0.3.0 cannot even be
+imported.
 
 ```
 harness patches check --python PYTHON        # needed, obsolete or broken there, and why

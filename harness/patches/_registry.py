@@ -15,6 +15,7 @@ from harness.patches.controller import (
     half_precision,
     kv_config_call,
     kv_layout,
+    kv_planning,
     last_step,
     layer_order,
     prefix_reuse,
@@ -36,6 +37,7 @@ from harness.patches.worker import (
 
 PATCHES: tuple[Patch, ...] = (
     speculators_import.PATCH,
+    kv_planning.PATCH,
     tokenizer_code.PATCH,
     half_precision.PATCH,
     scheduler_config.PATCH,

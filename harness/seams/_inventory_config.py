@@ -248,6 +248,13 @@ FIELDS = (
         "config.parallel",
         f"{_CONFIG}:ParallelConfig",
         Kind.FIELD,
+        "cp_kv_cache_interleave_size",
+        Use(PATCHES, optional=True, note="workers are told it with the layout from 0.33.0"),
+    ),
+    *names(
+        "config.parallel",
+        f"{_CONFIG}:ParallelConfig",
+        Kind.FIELD,
         "worker_extension_cls distributed_executor_backend tensor_parallel_size"
         " pipeline_parallel_size data_parallel_size enable_expert_parallel",
         Use(NATIVE, note="asserted after the load"),

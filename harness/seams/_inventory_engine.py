@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from harness.seams._uses import CONNECTORS, NATIVE, PATCHED, PATCHES, TESTS, V03, V04, call, names
-from harness.seams.seam import Kind, Seam, Use
+from harness.seams.seam import Call, Consumer, Kind, Seam, Use
 
 _KV = "vllm.v1.core.kv_cache_utils"
+# What plans the cache moved there in 0.33.0; hashes and block sizes stayed.
+_PLAN = "vllm.v1.core.kv_cache_planning"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _REQUEST = "vllm.v1.request:Request"
 _HASH = ("vllm.utils.hashing:get_hash_fn_by_name", "vllm.utils:get_hash_fn_by_name")
 _GENERATOR = "vllm_hidden_states_generator.py"
+_BACK = "a patch puts it back where 0.3.0 looks for it"
 
 _SCHEDULER_KEYS = ("vllm_config", "kv_cache_config", "structured_output_manager")
 _REQUEST_KEYS = (
@@ -20,6 +23,17 @@ _REQUEST_KEYS = (
     "arrival_time",
 )
 _GROUP_KEYS = ("vllm_config", "kv_cache_groups", "available_memory")
+
+
+def _plan(name: str) -> tuple[str, str]:
+    """Places of a function that plans the cache, newest first."""
+    return f"{_PLAN}:{name}", f"{_KV}:{name}"
+
+
+def _at_first(name: str, by: Consumer, made: Call) -> Use:
+    """A call of 0.3.0 or 0.4.0, which know the first place only."""
+    return Use(by, (made,), paths=(f"{_KV}:{name}",), note=_GENERATOR)
+
 
 FRONT = (
     Seam(
@@ -109,36 +123,50 @@ CACHE = (
     Seam(
         "kv.groups-uniform",
         Kind.FUNCTION,
-        (f"{_KV}:_get_kv_cache_groups_uniform_spec",),
-        tuple(Use(by, (call(positional=1),), note=_GENERATOR) for by in (V03, V04)),
+        _plan("_get_kv_cache_groups_uniform_spec"),
+        (
+            *(
+                _at_first("_get_kv_cache_groups_uniform_spec", by, call(positional=1))
+                for by in (V03, V04)
+            ),
+            Use(PATCHES, note=_BACK),
+        ),
+        note="moved in 0.33.0",
     ),
     Seam(
         "kv.unify-hybrid",
         Kind.FUNCTION,
-        (f"{_KV}:unify_hybrid_kv_cache_specs",),
-        tuple(Use(by, (call(positional=1),), note=_GENERATOR) for by in (V03, V04)),
+        _plan("unify_hybrid_kv_cache_specs"),
+        (
+            *(
+                _at_first("unify_hybrid_kv_cache_specs", by, call(positional=1))
+                for by in (V03, V04)
+            ),
+            Use(PATCHES, note=_BACK),
+        ),
+        note="moved in 0.33.0",
     ),
     Seam(
         "kv.config-from-groups",
         Kind.FUNCTION,
-        (f"{_KV}:get_kv_cache_config_from_groups",),
+        _plan("get_kv_cache_config_from_groups"),
         (
-            Use(V03, (call(*_GROUP_KEYS, "kv_cache_specs"),), note=_GENERATOR),
-            Use(V04, (call(*_GROUP_KEYS),), note=_GENERATOR),
-            Use(PATCHES, note="the patch drops or passes kv_cache_specs"),
+            _at_first("get_kv_cache_config_from_groups", V03, call(*_GROUP_KEYS, "kv_cache_specs")),
+            _at_first("get_kv_cache_config_from_groups", V04, call(*_GROUP_KEYS)),
+            Use(PATCHES, note=f"the patch drops or passes kv_cache_specs; {_BACK}"),
         ),
-        note="kv_cache_specs went in 0.12.0",
+        note="kv_cache_specs went in 0.12.0; moved in 0.33.0",
     ),
     Seam(
         "kv.groups",
         Kind.FUNCTION,
-        (f"{_KV}:get_kv_cache_groups",),
+        _plan("get_kv_cache_groups"),
         (Use(TESTS, (call(positional=2),)),),
     ),
     Seam(
         "kv.configs",
         Kind.FUNCTION,
-        (f"{_KV}:get_kv_cache_configs",),
+        _plan("get_kv_cache_configs"),
         (Use(TESTS, (call(positional=3),)),),
     ),
     Seam(

@@ -99,7 +99,16 @@ SEAMS = (
         "executor.set_kv_cache_layout",
         Kind.METHOD,
         (f"{_EXECUTOR}.set_kv_cache_layout",),
-        (Use(PATCHES, (call(positional=1),), optional=True, note="told the layout's name"),),
+        (
+            Use(
+                PATCHES,
+                (call(positional=1), call(positional=2)),
+                optional=True,
+                either=True,
+                note="told the layout's name",
+            ),
+        ),
+        note="wants cp_kv_cache_interleave_size too from 0.33.0",
     ),
     Seam(
         "executor-uni.collective_rpc",

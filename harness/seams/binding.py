@@ -181,10 +181,15 @@ def _check(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
 
 def _check_calls(seam: Seam, use: Use, entry: Entry) -> Iterator[Finding]:
     text = entry.signature if entry.kind in _CALLABLE else None
-    for call in use.calls:
-        if text is None:
+    if text is None:
+        for call in use.calls[:1]:
             yield Finding(seam.id, use.by, "unreadable", str(call), str(call), entry.kind)
-            return
+        return
+    calls = use.calls
+    if use.either:
+        # The last one is the newest: what it lacks is what there is to do.
+        calls = () if any(not _problems(text, call) for call in calls) else calls[-1:]
+    for call in calls:
         for kind, subject in _problems(text, call):
             yield Finding(seam.id, use.by, kind, subject, str(call), text)
 

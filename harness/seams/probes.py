@@ -1,7 +1,7 @@
 """Probes: named questions about behaviour, answered from the files of a release.
 
 A probe never guesses: code of a shape that it does not know is ``unknown``, and what a release
-does not have is ``absent``. The values over 34 releases are in ``fixtures/surfaces``.
+does not have is ``absent``. The values over 35 releases are in ``fixtures/surfaces``.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Use:
         calls: Shapes of its calls; empty where it only needs the name to be there.
         paths: The seam's paths that it knows; empty for all of them.
         optional: It asks whether the seam is there and does without it.
+        either: It asks which of its calls the release takes: one that binds is enough.
         note: Where in the consumer, or why.
     """
 
@@ -74,6 +75,7 @@ class Use:
     paths: tuple[str, ...] = ()
     optional: bool = False
     note: str = ""
+    either: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,18 @@ class Extension:
         return hook
 
 
+def kv_configs(config: Any, specs: Sequence[Any]) -> Any:
+    """Plan the cache: in a module of its own from 0.33, which wants the groups too."""
+    try:
+        kv = importlib.import_module("vllm.v1.core.kv_cache_planning")
+    except ImportError:
+        kv = importlib.import_module("vllm.v1.core.kv_cache_utils")
+    given = [config, specs, [1 << 20] * len(specs)]
+    if "global_kv_cache_groups" in inspect.signature(kv.get_kv_cache_configs).parameters:
+        given.append(kv.get_kv_cache_groups(config, specs[0]))
+    return kv.get_kv_cache_configs(*given)
+
+
 class Engine:
     """Scheduler and executor of the installed mock."""
 
@@ -74,7 +86,6 @@ class Engine:
         **scheduler: Any,
     ) -> None:
         config = importlib.import_module("vllm.config")
-        kv = importlib.import_module("vllm.v1.core.kv_cache_utils")
         keys = {"max_num_seqs": seats, "max_model_len": 512, "max_num_batched_tokens": budget}
         if "is_encoder_decoder" in inspect.signature(config.SchedulerConfig).parameters:
             keys["is_encoder_decoder"] = False
@@ -93,7 +104,7 @@ class Engine:
         executor = importlib.import_module("vllm.v1.executor.multiproc_executor")
         self.executor = executor.MultiprocExecutor(vllm_config=self.config)
         specs = self.executor.get_kv_cache_specs()
-        self.kv_configs = kv.get_kv_cache_configs(self.config, specs, [1 << 20] * len(specs))
+        self.kv_configs = kv_configs(self.config, specs)
         module = importlib.import_module("vllm.v1.core.sched.scheduler")
         given = {
             "vllm_config": self.config,

@@ -198,23 +198,23 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path
 def test_release_that_is_not_recorded_is_fetched_and_taken_away(
     pip: Callable[[str], Path], site: Path, tmp_path: Path
 ) -> None:
-    wheel = tmp_path / "vllm-0.33.0-cp38-abi3-linux_x86_64.whl"
+    wheel = tmp_path / "vllm-0.99.0-cp38-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as zipped:
-        zipped.writestr("vllm-0.33.0.dist-info/METADATA", "Name: vllm\nVersion: 0.33.0\n")
+        zipped.writestr("vllm-0.99.0.dist-info/METADATA", "Name: vllm\nVersion: 0.99.0\n")
         for file in sorted(site.rglob("*.py")):
             zipped.write(file, file.relative_to(site).as_posix())
     calls = pip(f'cp "{wheel}" "$DEST"')
-    said = run("v0.33.0")
+    said = run("v0.99.0")
     assert said["candidate"] | {"digest": ""} == {
-        "release": "0.33.0",
+        "release": "0.99.0",
         "build": "vllm wheel",
         "digest": "",
-        "source": "0.33.0",
+        "source": "0.99.0",
     }
     wanted, folder = calls.read_text().split()
-    assert wanted == "vllm==0.33.0"
+    assert wanted == "vllm==0.99.0"
     assert not Path(folder).exists()
-    assert run("latest")["candidate"]["release"] == "0.33.0"
+    assert run("latest")["candidate"]["release"] == "0.99.0"
 
 
 def test_release_that_does_not_exist_is_a_usage_error(pip: Callable[[str], Path]) -> None:
@@ -234,9 +234,9 @@ def test_network_that_is_not_there_is_said_so(pip: Callable[[str], Path]) -> Non
     pip(
         "echo 'WARNING: Retrying after connection broken by NewConnectionError: Failed to "
         "establish a new connection' >&2; "
-        "echo 'ERROR: No matching distribution found for vllm==0.33.0' >&2; exit 1"
+        "echo 'ERROR: No matching distribution found for vllm==0.99.0' >&2; exit 1"
     )
-    assert refused("0.33.0", code=ExitCode.UNKNOWN) == "gate.not-fetched"
+    assert refused("0.99.0", code=ExitCode.UNKNOWN) == "gate.not-fetched"
 
 
 def test_recorded_release_needs_no_network(pip: Callable[[str], Path]) -> None:

@@ -47,6 +47,8 @@ MOVES = {
     "0.27.0": ("", "initialize-from-config.warms-up"),
     "0.29.0": ("", "runner-v2.default-for runner-v2.kimi native.connector.layout"),
     "0.31.0": ("", "native.connector.finished-count"),
+    "0.33.0": ("kv.groups-uniform:kv_cache_planning kv.unify-hybrid:kv_cache_planning"
+               " kv.config-from-groups:kv_cache_planning", ""),
 }  # fmt: skip
 ADDED = """
     0.11.1 request signature structured_output_request -
@@ -88,6 +90,7 @@ ADDED = """
     0.29.0 capture.proposer-v2 kind missing module
     0.31.0 request signature - kv_hints
     0.32.0 config.cache field_hash_block_size - noinit
+    0.33.0 executor.set_kv_cache_layout signature - cp_kv_cache_interleave_size
 """
 """Release, seam, member, a word of what was and of what is; ``-``: nothing of the other word."""
 QUIET = ["0.11.2", "0.14.1", "0.15.1", "0.17.1", "0.18.1", "0.20.2", "0.22.1", "0.25.1", "0.27.1"]
@@ -195,6 +198,8 @@ def test_every_patch_fits_every_release_that_needs_it() -> None:
     assert "two-phase" in answer("0.11.1").generations[0].patches.fits
     assert "warm-up" in answer("0.27.0").generations[0].patches.fits
     assert "warm-up" in answer("0.26.0").generations[0].patches.obsolete
+    assert "kv-planning" in answer("0.33.0").generations[0].patches.fits
+    assert "kv-planning" in answer("0.32.0").generations[0].patches.obsolete
 
 
 def test_every_answer_that_was_ever_recorded_has_been_judged() -> None:

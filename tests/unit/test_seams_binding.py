@@ -149,6 +149,17 @@ def test_optional_seam_may_be_missing_but_not_called_wrongly(tmp_path: Path) -> 
     assert findings(tmp_path, FILES, there) == [("too-many-arguments", "2 by place, 1 taken")]
 
 
+def test_one_of_several_calls_is_enough_for_who_asks_which(tmp_path: Path) -> None:
+    both = (Call(1), Call(2))
+    for taken, found in (("a", []), ("a, b", []), ("a, b, c", [("needs-argument", "c")])):
+        use = Use(Consumer.NATIVE, both, either=True)
+        seam = Seam("x", Kind.FUNCTION, ("vllm.m:f",), (use,))
+        files = {"m.py": f"def f({taken}):\n    return None\n"}
+        assert findings(tmp_path / taken.replace(", ", ""), files, seam) == found
+        strict = Seam("x", Kind.FUNCTION, ("vllm.m:f",), (Use(Consumer.NATIVE, both),))
+        assert findings(tmp_path / taken.replace(", ", "") / "s", files, strict) != []
+
+
 def test_call_whose_signature_cannot_be_read_is_never_called_good(tmp_path: Path) -> None:
     files = {"m.py": "import torch\nfrom torch import f\nclass C(torch.nn.Module): ...\n"}
     for path, kind in (("vllm.m:C", Kind.CLASS), ("vllm.m:f", Kind.FUNCTION)):

@@ -33,7 +33,7 @@ from harness.seams.probes import PROBES
 _READ = """
 0.11.0 0.11.1 0.11.2 0.12.0 0.13.0 0.14.0 0.14.1 0.15.0 0.15.1 0.16.0 0.17.0 0.17.1 0.18.0
 0.18.1 0.19.0 0.19.1 0.20.0 0.20.1 0.20.2 0.21.0 0.22.0 0.22.1 0.23.0 0.24.0 0.25.0 0.25.1
-0.26.0 0.27.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
+0.26.0 0.27.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
 """
 RELEASES = _READ.split()
 INSIDE = Path(__file__).parents[2] / "harness" / "inside"
@@ -221,6 +221,9 @@ def test_argument_is_dated(seam: str, argument: str, said: str) -> None:
         ("capture.proposer", "missing, new from 0.17.0"),
         ("deepseek.model.aux_hidden_state_layers", "missing, new from 0.18.0"),
         ("connector._submit_async_write", "missing, new from 0.24.0"),
+        ("kv.groups-uniform", "old, new from 0.33.0"),
+        ("kv.unify-hybrid", "old, new from 0.33.0"),
+        ("kv.config-from-groups", "old, new from 0.33.0"),
     ],
 )
 def test_place_of_a_seam_is_dated(seam: str, said: str) -> None:
@@ -293,10 +296,10 @@ def test_override_and_abstract_method_have_different_owners() -> None:
     [
         (Consumer.SPECULATORS_0_3, "0.11.0", "0.11.0"),
         (Consumer.SPECULATORS_0_4, "0.12.0", "0.16.0"),
-        (Consumer.NATIVE, "0.24.0", "0.32.0"),
-        (Consumer.PATCHED, "0.11.0", "0.32.0"),
-        (Consumer.PATCHES, "0.11.0", "0.32.0"),
-        (Consumer.HS_CONNECTORS, "0.22.0", "0.32.0"),
+        (Consumer.NATIVE, "0.24.0", "0.33.0"),
+        (Consumer.PATCHED, "0.11.0", "0.33.0"),
+        (Consumer.PATCHES, "0.11.0", "0.33.0"),
+        (Consumer.HS_CONNECTORS, "0.22.0", "0.33.0"),
     ],
 )
 def test_calls_of_a_consumer_bind_on_these_releases_only(

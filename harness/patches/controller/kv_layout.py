@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from harness.patches._judge import binds
 from harness.patches._modules import GENERATOR, live
 from harness.patches._patch import Change, Patch, Process
-from harness.patches._state import State, broken, obsolete
+from harness.patches._state import State, Status, broken, obsolete
 from harness.seams import Call, Surface
 
-_SEAM = "executor.kv-layout"
+_SEAM, _TELL = "executor.kv-layout", "executor.set_kv_cache_layout"
+_INTERLEAVE = "cp_kv_cache_interleave_size"
 _MODULE, _NAME = "vllm.v1.attention.backends.utils", "resolve_kv_cache_layout"
 
 
@@ -21,7 +23,12 @@ def _judge(surface: Surface) -> State:
     signature = entry.parsed()
     if signature is None:
         return broken(f"{_SEAM} is a {entry.kind} now")
-    return binds(signature, Call(positional=2), "workers wait for the layout")
+    asked = binds(signature, Call(positional=2), "workers wait for the layout")
+    tell = surface.entry(_TELL)
+    taken = tell.parsed()
+    if asked.status is not Status.NEEDED or taken is None:
+        return broken(f"{_TELL} is {tell.kind}") if taken is None else asked
+    return binds(taken, Call(positional=1 + (_INTERLEAVE in taken.parameters)), asked.reason)
 
 
 def _make(original: Any) -> Any:
@@ -31,7 +38,12 @@ def _make(original: Any) -> Any:
         if resolve is not None:
             # The same three steps as vllm/v1/engine/core.py of 0.29.0, in the same order.
             layout = resolve(self.vllm_config, self.get_supported_kv_cache_layouts())
-            self.set_kv_cache_layout(layout.name)
+            if _INTERLEAVE in inspect.signature(self.set_kv_cache_layout).parameters:
+                # The engine core adjusts it for a KV connector before; the generator has none.
+                size = self.vllm_config.parallel_config.cp_kv_cache_interleave_size
+                self.set_kv_cache_layout(layout.name, size)
+            else:
+                self.set_kv_cache_layout(layout.name)
 
     return init
 
@@ -49,5 +61,5 @@ PATCH = Patch(
     judge=_judge,
     releases=">=0.29",
     retire_when="speculators' in-process generator is no longer used",
-    upstream="vLLM 0.29.0, vllm/v1/engine/core.py",
+    upstream="vLLM 0.29.0, vllm/v1/engine/core.py; 0.33.0 tells an interleave size too",
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.patches import Modules
-from harness.patches._modules import CONFIGURATION, EXTENSION, GENERATOR
+from harness.patches._modules import CACHE_UTILS, CONFIGURATION, EXTENSION, GENERATOR
 from harness.seams import Surface
 
 _CONSTRUCTORS = {
@@ -115,6 +115,17 @@ class HiddenStatesWorkerExtension:
 """
 
 
+def cache_utils(surface: Surface) -> ModuleType:
+    """Where 0.3.0 looks for what plans the cache, with what the release has there."""
+    module = ModuleType(CACHE_UTILS)
+    for seam in ("kv.groups-uniform", "kv.unify-hybrid", "kv.config-from-groups"):
+        for path in surface.entry(seam).paths:
+            place, _, name = path.partition(":")
+            if place == CACHE_UTILS:
+                setattr(module, name, recorded_call(surface, seam))
+    return module
+
+
 def configuration(*, version: int = 5) -> ModuleType:
     """transformers' module, as version 5 or 4 has it."""
     module = ModuleType(CONFIGURATION)
@@ -134,8 +145,8 @@ def libraries(monkeypatch: pytest.MonkeyPatch, *, version: int = 5) -> ModuleTyp
 
 
 def modules_of(surface: Surface) -> Modules:
-    """All three, as a patch is handed them."""
-    return handed(generator(surface), extension(), configuration())
+    """All of them, as a patch is handed them."""
+    return handed(generator(surface), extension(), configuration(), cache_utils(surface))
 
 
 def handed(*modules: ModuleType) -> Modules:

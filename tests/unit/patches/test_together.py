@@ -22,10 +22,12 @@ from tests.unit.mock_engines import prompt
 from tests.unit.patches.fakes import libraries
 
 CONSUMER = Path(__file__).parent / "consumer"
+FILES = {GENERATOR: "generator.py", EXTENSION: "worker.py"}
 LAYERS = [3, 0, 2]
 SILENT = ("all-chunks", "rows-by-request", "layer-order", "last-step")
 CRASHES = {
     "scheduler-config": "is_encoder_decoder",
+    "kv-planning": "cannot import name '_get_kv_cache_groups_uniform_spec'",
     "kv-layout": "KV cache layout has not been resolved yet",
     "eagle3-check": "does not support hidden state extraction",
     "model-walk": "has no attribute 'model'",
@@ -54,19 +56,25 @@ def consumer(
         monkeypatch.context() as patched,
     ):
         torch = _libraries(patched)
-        for name, file in ((GENERATOR, "generator.py"), (EXTENSION, "worker.py")):
+        _apply([one for one in patches if one.module not in FILES], patched)
+        for name, file in FILES.items():
             spec = importlib.util.spec_from_file_location(name, CONSUMER / file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             patched.setitem(sys.modules, name, module)
             spec.loader.exec_module(module)
-        for patch in patches:
-            for name, value in patch.environment.items():
-                patched.setenv(name, value)
-            patch.apply(live)
+        _apply([one for one in patches if one.module in FILES], patched)
         assert torch.cuda.mem_get_info() == (1 << 30, 1 << 30)
         yield sys.modules[GENERATOR].VllmHiddenStatesGenerator  # type: ignore[attr-defined]
+
+
+def _apply(patches: Sequence[Patch], patched: pytest.MonkeyPatch) -> None:
+    """What is not in the generator's own modules is there before they are imported."""
+    for patch in patches:
+        for name, value in patch.environment.items():
+            patched.setenv(name, value)
+        patch.apply(live)
 
 
 def _libraries(patched: pytest.MonkeyPatch) -> Any:
@@ -133,7 +141,7 @@ def pairs() -> list[tuple[str, str]]:
     """Some releases, each with the patches that it needs against a crash."""
     return [
         (release, patch.id)
-        for release in ("0.11.0", "0.12.0", "0.16.0", "0.26.0", "0.32.0")
+        for release in ("0.11.0", "0.12.0", "0.16.0", "0.26.0", "0.32.0", "0.33.0")
         for patch in needed_in(of_release(release))
         if patch.id in CRASHES
     ]
@@ -145,10 +153,12 @@ def test_without_a_needed_patch_its_own_error_comes(
 ) -> None:
     chosen = needed_in(of_release(release))
     others = [patch for patch in chosen if patch.id != id]
-    with consumer(release, others, monkeypatch) as generator:
-        said = re.escape(CRASHES[id])
-        with pytest.raises((RuntimeError, TypeError, ValueError), match=said):
-            send_all(generator)
+    said = re.escape(CRASHES[id])
+    with (
+        pytest.raises((ImportError, RuntimeError, TypeError, ValueError), match=said),
+        consumer(release, others, monkeypatch) as generator,
+    ):
+        send_all(generator)
 
 
 def test_each_silent_fault_is_there_until_its_patch_is(monkeypatch: pytest.MonkeyPatch) -> None:
