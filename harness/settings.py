@@ -124,6 +124,7 @@ class Settings:
     out: Path | None = None
     preflight_skip: str = "none"
     skip_gate: bool = False
+    rehearse: bool = False
     attach: str | None = None
     baselines: Path | None = None
     record_baseline: Path | None = None
@@ -289,6 +290,13 @@ _DEFINITIONS: Final = (
         _flag,
         "",
         "load a vLLM also where its files show that the capture cannot work with it",
+    ),
+    Definition(
+        "rehearse",
+        _flag,
+        "",
+        "before the load, do the job once with the model's first 4 layers at full width: "
+        "workers, kernels, cache, canary, disk",
     ),
     Definition(
         "attach",

@@ -16,6 +16,7 @@ from harness.cli import (
     _plan,
     _preflight,
     _reclaim,
+    _rehearse,
     _surface,
     _verify,
 )
@@ -32,6 +33,7 @@ app.command("doctor")(_doctor.doctor)
 app.command("preflight", epilog=_preflight.EPILOG)(_preflight.preflight)
 app.command("gate")(_gate.gate)
 app.command("plan")(_plan.plan)
+app.command("rehearse")(_rehearse.rehearse)
 app.add_typer(_engine.app, name="engine")
 app.command("reclaim")(_reclaim.reclaim)
 app.add_typer(_baseline.app, name="baseline")

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from harness.capture.session import Deadlines
 from harness.cli._outcome import command, log, print_json
 from harness.cli._progress import ConsoleObserver
+from harness.cli._rehearse import rehearse_first
 from harness.dataset import conversations
 from harness.errors import Refused
 from harness.extraction import (
@@ -125,6 +127,13 @@ def extract(
             help="Load a vLLM also where its files show that the capture cannot work with it.",
         ),
     ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Before the load, do the job once with the model's first layers at full width.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -212,7 +221,22 @@ def extract(
         return
     observer = ConsoleObserver(len(plan.prompts), plan.prompts.tokens)
     try:
-        result = run_extract(plan, observer, supervision=supervision, skip_checks=checks)
+        result = run_extract(
+            plan,
+            observer,
+            supervision=supervision,
+            skip_checks=checks,
+            before_load=partial(
+                rehearse_first,
+                options.engine,
+                out,
+                longest_prompt=int(plan.prompts.lengths.max()),
+                checks=checks,
+                supervision=supervision,
+            )
+            if rehearse
+            else None,
+        )
     finally:
         observer.close()
     if json_output:

@@ -19,6 +19,7 @@ from harness.cli._outcome import log
 from harness.host.supervision.policy import LoadProgress
 
 _STAGES = {
+    "rehearsal": "rehearsing with a few layers",
     "load": "loading the engine",
     "canary": "proving it with the canary",
     "capture": "capturing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -139,6 +139,7 @@ def extract(
     session: EngineSession | None = None,
     supervision: Supervision | None = None,
     skip_checks: Collection[str] = (),
+    before_load: Callable[[], None] | None = None,
 ) -> ExtractResult:
     """Carry out an extraction.
 
@@ -154,6 +155,7 @@ def extract(
         supervision: What to do about an engine of this run that cannot succeed; who hears of
             it is the observer.
         skip_checks: Checks of preflight that are left out before a load onto GPUs.
+        before_load: Called before an engine of this run is loaded, a new folder not yet made.
 
     Raises:
         HarnessError: As :mod:`harness.errors` sorts them.
@@ -165,6 +167,8 @@ def extract(
         check_space(plan.options.out, plan.bytes, samples=len(plan.prompts))
         if session is None:
             _look(plan, range(len(plan.prompts)), watch, skip_checks)
+            if before_load is not None:
+                before_load()
     with OutputFolder.open(plan.options.out, plan.info, plan.prompts) as folder:
         _forget_spool(folder.spool)
         missing = folder.missing
@@ -175,6 +179,8 @@ def extract(
         elif missing:
             if not fresh:
                 _look(plan, missing, watch, skip_checks)
+                if before_load is not None:
+                    before_load()
             watching = replace(
                 supervision or Supervision(), on_progress=watch.loading, on_warning=watch.warning
             )

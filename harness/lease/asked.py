@@ -39,11 +39,13 @@ def to_json(options: EngineOptions) -> dict[str, Any]:
     return {**body, **{name: str(body[name].absolute()) for name in _PATHS}}
 
 
-def from_json(body: Mapping[str, Any], deadlines: Deadlines | None = None) -> EngineOptions:
-    """Read what :func:`to_json` wrote."""
+def from_json(
+    body: Mapping[str, Any], deadlines: Deadlines | None = None, *, skip_gate: bool = False
+) -> EngineOptions:
+    """Read what :func:`to_json` wrote; the rest is no part of what a lease is."""
     values = {name: body[name] for name in OPTIONS}
     values.update({name: Path(values[name]) for name in _PATHS})
-    return EngineOptions(**values, deadlines=deadlines or Deadlines())
+    return EngineOptions(**values, deadlines=deadlines or Deadlines(), skip_gate=skip_gate)
 
 
 def plan_for(options: EngineOptions, spool: Path) -> EnginePlan:
@@ -52,8 +54,17 @@ def plan_for(options: EngineOptions, spool: Path) -> EnginePlan:
     Raises:
         HarnessError: As :func:`harness.extraction.plan.plan_engine`.
     """
+    asked, longest = bounded(options)
+    return plan_engine(asked, longest_prompt=longest, spool=spool)
+
+
+def bounded(options: EngineOptions) -> tuple[EngineOptions, int]:
+    """Return options with the longest request settled, and tokens of the longest prompt.
+
+    Raises:
+        UsageError: As :func:`harness.models.read`.
+    """
     length = options.max_model_len
     if length is None:
         length = min(DEFAULT_MODEL_LEN, models.read(options.model).max_position_embeddings)
-    asked = replace(options, max_model_len=length)
-    return plan_engine(asked, longest_prompt=length - 1, spool=spool)
+    return replace(options, max_model_len=length), length - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.models._cut import cut
 from harness.models._facts import ModelFacts, read
 from harness.models._int4 import GROUP_SIZE
 from harness.models._kimi import KIMI_K25, KIMI_K25_TINY, PROFILES, KimiShape, Profile
@@ -20,6 +21,7 @@ __all__ = [
     "Profile",
     "StoredTensor",
     "check_shards",
+    "cut",
     "fingerprint",
     "make",
     "read",

@@ -29,6 +29,7 @@ class EngineReport:
         failure: What put the engine out of use, or why there was none; in one line.
         left: What could not be ended; empty where nothing survived.
         log: What the engine printed.
+        rehearsal: What the rehearsal showed, in one line; empty where there was none.
         extraction: ``samples``, ``tokens``, ``tokens_per_s`` and ``out`` of the extraction.
         attached: Which lease's engine it is; empty where the session has loaded its own.
         warnings: What the supervisor warned of.
@@ -40,6 +41,7 @@ class EngineReport:
     failure: str = ""
     left: str = ""
     log: str = ""
+    rehearsal: str = ""
     extraction: dict[str, Any] | None = None
     attached: str = ""
     warnings: Sequence[str] = ()
@@ -108,11 +110,16 @@ class EngineKeeper:
         return self._engine
 
     def _make(self, settings: Settings, model: Callable[[], Path], folder: Path) -> Engine:
+        from harness.plugin._rehearse import rehearsed
         from harness.plugin.engine import Engine, attach_engine, engine_plan
 
         if settings.attach is None:
-            plan = engine_plan(settings, model(), folder)
+            checkpoint = model()
+            plan = engine_plan(settings, checkpoint, folder)
             supervision = self._lines.supervision(settings)
+            if settings.rehearse:
+                found = rehearsed(settings, checkpoint, folder, supervision, self._lines.tell)
+                self._note(rehearsal=found)
             return Engine(plan, log=folder / "engine.log", supervision=supervision)
         attached = attach_engine(settings)
         self._note(attached=_attach.told(attached.lease))

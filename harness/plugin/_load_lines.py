@@ -45,6 +45,10 @@ class LoadLines:
         if progress.new_phase:
             self._write(progress.text)
 
+    def tell(self, text: str) -> None:
+        """Write a line."""
+        self._write(text)
+
     def warning(self, text: str) -> None:
         """Write a warning, and keep it for the summary."""
         self.warnings.append(text)

@@ -10,27 +10,29 @@ from packaging.version import InvalidVersion, Version
 
 from harness import __version__
 from harness.plugin import _attach
+from harness.plugin._gpus import GpuCount
 from harness.plugin._keeper import EngineReport
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.engine_facts import Inspection
-    from harness.plugin._session import HarnessSession
 
 _SHOWN = ("torch", "transformers", "speculators")
 
 
-def header(session: HarnessSession) -> list[str]:
+def header(
+    settings: Settings, found: Inspection | None, no_engine: str, gpus: GpuCount
+) -> list[str]:
     """Return the header: versions, lane, GPUs, settings by source."""
-    found = session.inspection
-    if found is None or session.no_engine:
-        engine = f"no engine: {session.no_engine}"
+    if found is None or no_engine:
+        engine = f"no engine: {no_engine}"
     else:
-        engine = f"{_versions(found)} (Python {found.python}, {session.settings.python})"
+        engine = f"{_versions(found)} (Python {found.python}, {settings.python})"
     return [
         f"harness: {__version__}, {engine}",
-        f"harness lane: {_lane(found)}; {session.gpus}",
-        *_attach.header(session.settings),
-        *(f"harness settings, {line}" for line in session.settings.explain()),
+        f"harness lane: {_lane(found)}; {gpus}",
+        *_attach.header(settings),
+        *(f"harness settings, {line}" for line in settings.explain()),
     ]
 
 
@@ -79,6 +81,8 @@ def _engine_lines(report: EngineReport) -> Iterable[str]:
     line = report.attached or f"{report.loads} load{plural}"
     line = f"engine: {line} in {report.seconds:.1f} s"
     yield line + (f", canary {report.canary}" if report.canary else "")
+    if report.rehearsal:
+        yield f"engine: {report.rehearsal}"
     if report.extraction is not None:
         done = report.extraction
         yield (

@@ -304,7 +304,16 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         HarnessError: As :func:`harness.extraction.plan.plan_engine`, or
             ``extract.unknown-capture``.
     """
-    options = EngineOptions(
+    return plan_for(engine_options(settings, model), folder / "spool")
+
+
+def engine_options(settings: Settings, model: Path) -> EngineOptions:
+    """Return what the user asks of an engine.
+
+    Raises:
+        UsageError: ``extract.unknown-capture``.
+    """
+    return EngineOptions(
         model=model,
         layers=settings.layers,
         dialect=settings.dialect,
@@ -319,7 +328,6 @@ def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
         skip_gate=settings.skip_gate,
         deadlines=_deadlines(settings),
     )
-    return plan_for(options, folder / "spool")
 
 
 def attach_engine(settings: Settings) -> Attached:
