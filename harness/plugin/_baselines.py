@@ -10,7 +10,7 @@ from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.baseline import Key
-    from harness.plugin.baseline import EngineBaseline
+    from harness.plugin._own_baseline import EngineBaseline
     from harness.settings import Settings
 
 KEEPER = "harness-baselines"

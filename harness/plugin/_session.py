@@ -237,7 +237,7 @@ class HarnessSession:
 
     def pytest_report_header(self) -> list[str]:
         """Say what is here and what was set."""
-        return _report.header(self)
+        return _report.header(self.settings, self.inspection, self.no_engine, self.gpus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what the engine did and why the session failed, if it did."""
