@@ -81,6 +81,8 @@ def _engine_lines(report: EngineReport) -> Iterable[str]:
     line = report.attached or f"{report.loads} load{plural}"
     line = f"engine: {line} in {report.seconds:.1f} s"
     yield line + (f", canary {report.canary}" if report.canary else "")
+    if report.rehearsal:
+        yield f"engine: {report.rehearsal}"
     if report.extraction is not None:
         done = report.extraction
         yield (
