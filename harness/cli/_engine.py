@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness import models
+from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.lease import duration
 from harness.lease.condition import Judged, judge
-from harness.lease.record import DEFAULT_NAME, Book
+from harness.lease.record import DEFAULT_NAME, Book, check_name
+from harness.lease.refusals import require_free
 from harness.preflight.check import ALL, skipped
 
 app = typer.Typer(
@@ -94,6 +96,13 @@ def start(
     skip_preflight: Annotated[
         bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
     ] = False,
+    skip_gate: Annotated[
+        bool,
+        typer.Option(
+            "--skip-gate",
+            help="Load a vLLM also where its files show that the capture cannot work with it.",
+        ),
+    ] = False,
     load_deadline: Annotated[float, typer.Option(min=1, help="Seconds for the load.")] = 2400.0,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Return at once; harness engine status tells.")
@@ -109,8 +118,13 @@ def start(
     from harness.extraction.options import capture_choice
     from harness.lease.start import start as start_lease
 
+    # What can be refused at once is refused before anything is said of a load.
+    check_name(name)
+    seconds = duration.parse(span)
     checks = (ALL,) if skip_preflight else tuple(skip_check or ())
     skipped(checks)
+    require_free(name, Book())
+    models.read(model)
     options = EngineOptions(
         model=model,
         layers=layers,
@@ -123,6 +137,7 @@ def start(
         max_num_batched_tokens=max_num_batched_tokens,
         gpu_memory_utilization=gpu_memory_utilization,
         python=python or Path(sys.executable),
+        skip_gate=skip_gate,
         deadlines=Deadlines(load=load_deadline),
     )
     observer = ConsoleObserver(0, 0)
@@ -131,7 +146,7 @@ def start(
         lease = start_lease(
             options,
             name=name,
-            seconds=duration.parse(span),
+            seconds=seconds,
             spool=spool,
             wait=not no_wait,
             skip_checks=checks,
@@ -144,7 +159,7 @@ def start(
         print_json(_row(judge(lease)))
         return
     _show([judge(lease)])
-    log.print(f"next: pytest --hs-attach={name}; harness engine stop {name}", markup=False)
+    say(f"next: pytest --hs-attach={name}; harness engine stop {name}")
 
 
 @app.command("status")
@@ -152,15 +167,23 @@ def start(
 def status(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """List the leases: loading, ready, busy, dead (and why), expired."""
+    """List the leases: loading, ready, busy, dead (and why), expired; and broken records."""
     book = Book()
     found = [judge(lease) for lease in book.all()]
+    broken = book.unreadable()
     if json_output:
-        print_json({"folder": str(book.folder), "leases": [_row(one) for one in found]})
-    elif found:
+        rows = {"leases": [_row(one) for one in found]}
+        others = [one.to_json() for one in broken]
+        print_json({"folder": str(book.folder), **rows, "unreadable": others})
+        return
+    if found:
         _show(found)
-    else:
-        log.print("no leases; next: harness engine start --model DIR", markup=False)
+    for one in broken:
+        console = Console()
+        console.print(f"{one.name}: unreadable: {one.why}", markup=False, soft_wrap=True)
+        console.print(f"    next: {one.next}", markup=False, soft_wrap=True)
+    if not found and not broken:
+        say("no leases; next: harness engine start --model DIR")
 
 
 @app.command("stop")
@@ -182,6 +205,7 @@ def stop(
         Console().print(
             f"{name} was {done.was}; {processes} ended in {done.seconds:.1f} s, nothing is left",
             markup=False,
+            soft_wrap=True,
         )
 
 

@@ -98,7 +98,8 @@ def attach(
     # Whether it is in use still, its keeper knows best.
     if found.condition not in (Condition.READY, Condition.BUSY):
         raise _not_ready(found)
-    options = asked.from_json({**lease.options, **given}, deadlines)
+    # It is loaded and proved: the gate's look at its files has nothing to add.
+    options = asked.from_json({**lease.options, **given}, deadlines, skip_gate=True)
     plan = asked.plan_for(options, lease.spool)
     differences = _identity(lease).differences(identity_of(plan))
     if differences:

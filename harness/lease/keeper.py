@@ -40,11 +40,10 @@ from harness.host.supervision.policy import (
     Supervision,
 )
 from harness.lease import address, asked, record
-from harness.lease.condition import judge
 from harness.lease.identity import Identity, identity_of
 from harness.lease.messages import error_to_json
 from harness.lease.record import Book, Lease
-from harness.lease.refusals import changed, name_taken, not_loaded, untrusted
+from harness.lease.refusals import changed, not_loaded, require_free, untrusted
 from harness.lease.service import End, Service
 
 LOCK_S = 10.0
@@ -83,7 +82,7 @@ class Keeper:
 
     Args:
         order: ``name``, ``seconds``, ``options``, ``deadlines``, ``spool`` (a folder, or None),
-            ``skip_checks`` (of preflight), ``trust_remote_code``.
+            ``skip_checks`` (of preflight), ``trust_remote_code``, ``skip_gate``.
         news: Hears of ``claimed``, ``progress``, ``warning``, ``ready`` and ``failed``.
         book: Where records lie.
     """
@@ -95,6 +94,7 @@ class Keeper:
         self._service: Service | None = None
         self._skip_checks = tuple(order["skip_checks"])
         self._trusts = bool(order["trust_remote_code"])
+        self._skip_gate = bool(order["skip_gate"])
         self._deadlines = Deadlines(**order["deadlines"])
         home = book.home(order["name"])
         base = order["spool"]
@@ -124,7 +124,7 @@ class Keeper:
         Raises:
             HarnessError: It did not come to be; its record says so, unless the name was taken.
         """
-        options = asked.from_json(self._lease.options, self._deadlines)
+        options = asked.from_json(self._lease.options, self._deadlines, skip_gate=self._skip_gate)
         plan = asked.plan_for(options, self._lease.spool)
         options = replace(options, max_model_len=plan.options.max_model_len)
         self._lease = replace(
@@ -138,8 +138,7 @@ class Keeper:
             raise untrusted(plan)
         identity = identity_of(plan)
         # A look at the GPUs takes a second: who asks for a name that is taken is told before.
-        if (other := self._book.read(self._lease.name)) is not None and judge(other).condition.live:
-            raise name_taken(other)
+        require_free(self._lease.name, self._book)
         require_clean(plan, skip=self._skip_checks)
         self._claim(identity)
         session = open_session(plan, log=self._lease.log, supervision=self._supervision())
@@ -169,9 +168,8 @@ class Keeper:
         book, lease = self._book, self._lease
         book.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(book.lock, timeout=LOCK_S):
-            if (other := book.read(lease.name)) is not None and judge(other).condition.live:
-                raise name_taken(other)
-            if other is not None:
+            require_free(lease.name, book)
+            if (other := book.read(lease.name)) is not None:
                 forget(other, book)
             shutil.rmtree(lease.folder, ignore_errors=True)
             try:

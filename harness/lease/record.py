@@ -25,6 +25,16 @@ ENDED: Final = "ended"
 EXPIRED: Final = "expired"
 """How a keeper describes itself; whether that still holds is judged by :mod:`.condition`."""
 
+_KINDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("name", "state", "reason", "owner", "capture", "devices"), str),
+    **dict.fromkeys(("started", "expires"), int | float),
+    **dict.fromkeys(("loads", "sessions"), int),
+    "loaded": int | float | None,
+    "options": Mapping,
+    "keeper": Process,
+}
+"""What a record's fields must be, as far as commands reckon with them."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _RESERVED = frozenset(("auto", "yes", "no", "on", "off", "true", "false", "0", "1"))
 
@@ -140,9 +150,35 @@ class Lease:
             values["machine"] = Machine(**values["machine"])
             values["client"] = values["client"] and Client(**values["client"])
             values["depths"] = tuple(values["depths"])
+            if not all(isinstance(values[name], kinds) for name, kinds in _KINDS.items()):
+                return None
         except (KeyError, TypeError):
             return None
         return cls(**values)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A record that is there and tells of no lease.
+
+    Attributes:
+        name: The name of its lease, by the file's.
+        path: Where it lies.
+        why: Why it cannot be read.
+    """
+
+    name: str
+    path: Path
+    why: str
+
+    @property
+    def next(self) -> str:
+        """What to do: whether an engine runs is asked by other means than the record."""
+        return f"harness reclaim shows what still runs; rm {self.path} forgets the record"
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as a flat JSON object."""
+        return {"name": self.name, "record": str(self.path), "why": self.why, "next": self.next}
 
 
 class Book:
@@ -171,12 +207,21 @@ class Book:
     def read(self, name: str) -> Lease | None:
         """Return a lease by name."""
         record = state.read_record(self.path(name))
-        return None if record is None else Lease.from_json(record)
+        return None if record is None else _lease(self.path(name), record)
 
     def all(self) -> list[Lease]:
         """Return every lease that can be read, by name."""
-        found = (Lease.from_json(record) for _, record in state.records(self.folder))
+        found = (_lease(path, record) for path, record in state.records(self.folder))
         return [lease for lease in found if lease is not None]
+
+    def unreadable(self, name: str | None = None) -> list[Unreadable]:
+        """Return every record that cannot be read, or the one of a name."""
+        found = state.entries(self.folder)
+        return [
+            Unreadable(path.stem, path, _why(path, record))
+            for path, record in found
+            if name in (None, path.stem) and (record is None or _lease(path, record) is None)
+        ]
 
     def write(self, lease: Lease) -> None:
         """Write a lease's record.
@@ -193,8 +238,33 @@ class Book:
         return changed
 
 
-def check_name(name: str, where: str = "--name") -> str:
+def _lease(path: Path, record: Mapping[str, Any]) -> Lease | None:
+    lease = Lease.from_json(record)
+    return lease if lease is not None and lease.name == path.stem else None
+
+
+def _why(path: Path, record: Mapping[str, Any] | None) -> str:
+    if record is not None:
+        number = record.get("protocol")
+        if number != PROTOCOL:
+            return f"another release of the harness wrote it (protocol {number!r}, not {PROTOCOL})"
+        return "what it holds is no lease of this name"
+    try:
+        if not path.is_file():
+            return "it is no file"
+        path.read_bytes()
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it is no JSON object"
+
+
+def check_name(name: str, where: str = "--name", next: str = "choose another name") -> str:
     """Return a name that a lease may have.
+
+    Args:
+        name: As a user gave it.
+        where: The option or argument.
+        next: What to do instead.
 
     Raises:
         UsageError: ``lease.bad-name``.
@@ -206,7 +276,7 @@ def check_name(name: str, where: str = "--name") -> str:
             "auto, yes, no",
             found=repr(name),
             where=where,
-            next="choose another name",
+            next=next,
         )
     return name
 

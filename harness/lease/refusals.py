@@ -7,7 +7,7 @@ from collections.abc import Collection
 from harness.errors import EngineFailed, Refused, UsageError
 from harness.extraction.plan import EnginePlan
 from harness.lease.condition import judge
-from harness.lease.record import Client, Lease
+from harness.lease.record import Book, Client, Lease, Unreadable
 
 
 def name_taken(other: Lease) -> Refused:
@@ -20,6 +20,32 @@ def name_taken(other: Lease) -> Refused:
         next=f"pytest --hs-attach={other.name} uses it; harness engine stop {other.name} ends it; "
         "or choose another --name",
     )
+
+
+def unreadable(record: Unreadable) -> Refused:
+    """Say that the record of a name cannot be read, so that nothing may be done to its lease."""
+    return Refused(
+        "lease.unreadable",
+        expected="a record that can be read",
+        found=record.why,
+        where=str(record.path),
+        next=record.next,
+    )
+
+
+def require_free(name: str, book: Book) -> None:
+    """Hold a name to be free for a new lease; one that has ended is in nobody's way.
+
+    Raises:
+        Refused: ``lease.name-taken``, ``lease.unreadable``.
+    """
+    other = book.read(name)
+    if other is not None:
+        if judge(other).condition.live:
+            raise name_taken(other)
+        return
+    for record in book.unreadable(name):
+        raise unreadable(record)
 
 
 def not_loaded(reason: str, lease: Lease) -> EngineFailed:

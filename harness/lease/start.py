@@ -18,11 +18,10 @@ from harness.extraction.options import EngineOptions
 from harness.host import processes
 from harness.host.supervision.policy import LoadProgress
 from harness.lease import asked
-from harness.lease.condition import judge
 from harness.lease.files import package
 from harness.lease.messages import error_from_json
 from harness.lease.record import Book, Lease, check_name
-from harness.lease.refusals import name_taken
+from harness.lease.refusals import require_free
 
 _GIVE_UP_S = 90.0
 _TAIL = 20
@@ -74,16 +73,14 @@ def start(
 
     Raises:
         UsageError, Refused, NotComparable: As :func:`harness.extraction.plan.plan_engine`;
-            ``lease.bad-name``, ``lease.name-taken``, ``lease.spool``, ``lease.remote-code``,
-            ``preflight.dirty``.
+            ``lease.bad-name``, ``lease.name-taken``, ``lease.unreadable``, ``lease.spool``,
+            ``lease.remote-code``, ``preflight.dirty``.
         CheckFailed: ``canary.failed``.
         EngineFailed: It could not be loaded; ``lease.keeper-died``.
     """
     check_name(name)
     book = book or Book()
-    other = book.read(name)
-    if other is not None and judge(other).condition.live:
-        raise name_taken(other)
+    require_free(name, book)
     order = {
         "name": name,
         "seconds": seconds,
@@ -92,6 +89,7 @@ def start(
         "spool": None if spool is None else str(spool.absolute()),
         "skip_checks": list(skip_checks),
         "trust_remote_code": trust_remote_code,
+        "skip_gate": options.skip_gate,
     }
     keeper, news = _spawn(order, book)
     try:

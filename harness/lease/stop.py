@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from filelock import FileLock
 
-from harness.errors import EngineFailed, Refused, UsageError
+from harness.errors import EngineFailed, HarnessError, Refused, UsageError
 from harness.host import processes
 from harness.host.processes import Process
 from harness.lease.condition import Condition, Judged, judge
 from harness.lease.keeper import LOCK_S, forget
-from harness.lease.record import Book, Lease
+from harness.lease.record import Book, Lease, check_name
+from harness.lease.refusals import unreadable
 
 _PAUSE_S = 0.02
 _KILLED_S = 15.0
@@ -52,15 +53,16 @@ def stop(
         book: Where records lie.
 
     Raises:
-        UsageError: ``lease.unknown``.
-        Refused: ``lease.in-use``, ``lease.elsewhere``.
+        UsageError: ``lease.bad-name``, ``lease.unknown``.
+        Refused: ``lease.unreadable``, ``lease.in-use``, ``lease.elsewhere``.
         EngineFailed: ``lease.survivors``.
     """
+    check_name(name, "NAME", "harness engine status")
     book = book or Book()
     begun = time.monotonic()
     lease = book.read(name)
     if lease is None:
-        raise unknown(name, book)
+        raise unknown(name, book, next="harness engine status")
     found = judge(lease)
     _admit(found, force)
     tree = _tree(lease)
@@ -86,15 +88,23 @@ def stop(
     return Stopped(lease, found.condition, len(tree), time.monotonic() - begun)
 
 
-def unknown(name: str, book: Book) -> UsageError:
-    """Say that there is no lease of a name, and which there are."""
+def unknown(name: str, book: Book, *, next: str = "") -> HarnessError:
+    """Say that there is no lease of a name, and which there are; or that its record is broken.
+
+    Args:
+        name: The name.
+        book: Where records lie.
+        next: What to do; by default to start one where there is none.
+    """
+    for record in book.unreadable(name):
+        return unreadable(record)
     names = [lease.name for lease in book.all()]
     return UsageError(
         "lease.unknown",
         expected=f"one of {', '.join(names)}" if names else "a lease",
         found=f"no lease `{name}`",
         where=str(book.folder),
-        next="harness engine status" if names else "harness engine start --model DIR",
+        next=next or ("harness engine status" if names else "harness engine start --model DIR"),
     )
 
 

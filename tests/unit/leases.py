@@ -206,14 +206,16 @@ class Box:
     def hold(self, name: str = "one", *, seconds: float = 300.0, **changes: Any) -> Lease:
         """Run a keeper in a thread, which saves half a second, and wait as ``start`` does."""
         news, writer = os.pipe()
+        options = self.options(**changes)
         order = {
             "name": name,
             "seconds": seconds,
-            "options": asked.to_json(self.options(**changes)),
+            "options": asked.to_json(options),
             "deadlines": asdict(Deadlines()),
             "spool": None,
             "skip_checks": [],
             "trust_remote_code": False,
+            "skip_gate": options.skip_gate,
         }
         one = keeper.Keeper(order, keeper.News(writer), self.book)
         failures: list[BaseException] = []

@@ -355,3 +355,21 @@ def test_forced_stop_tells_the_session_that_uses_the_lease(box: Box) -> None:
     stop("one", force=True, book=box.book)
     with pytest.raises(EngineFailed, match=r"lease.ended"):
         attached.session.plain([[1, 2]])
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_gate_is_left_out_where_the_start_says_so_and_has_no_say_of_a_loaded_engine(
+    box: Box, monkeypatch: pytest.MonkeyPatch, skip: bool
+) -> None:
+    said: list[bool] = []
+    monkeypatch.setattr(
+        "harness.extraction.plan.require_static", lambda *_, skip, **__: said.append(skip)
+    )
+    facts = box.python.folder / "facts.json"
+    body = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**body, "vllm": {**body["vllm"], "path": str(box.folder)}}))
+    box.hold(skip_gate=skip)
+    assert set(said) == {skip}
+    said.clear()
+    ask(box)
+    assert set(said) == {True}

@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from harness.errors import UsageError
+from harness import state
+from harness.cli import app
+from harness.errors import Refused, UsageError
 from harness.host.leftovers.record import Machine, this_machine
 from harness.host.processes import Process
 from harness.lease import duration, record
+from harness.lease.attach import find
 from harness.lease.condition import Condition, judge
 from harness.lease.record import Book, Client, Lease, check_name
 from tests.unit.leases import lease_in
 
 HERE = Machine("here", "boot-1", "pid:[1]")
+
+
+def harness(*words: str) -> Any:
+    return CliRunner().invoke(app, ["engine", *words])
 
 
 def lease(folder: Path, **changes: object) -> Lease:
@@ -40,7 +49,18 @@ def test_lease_comes_back_from_its_record_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [{"protocol": 99}, {"keeper": {"pid": 1}}, {"client": 3}, {"depths": None}]
+    "broken",
+    [
+        {"protocol": 99},
+        {"keeper": {"pid": 1}},
+        {"keeper": None},
+        {"client": 3},
+        {"depths": None},
+        {"started": "yesterday"},
+        {"loaded": "then"},
+        {"name": "another"},
+        {"owner": 7},
+    ],
 )
 def test_record_of_another_harness_is_none(tmp_path: Path, broken: dict[str, object]) -> None:
     book = Book(tmp_path)
@@ -48,6 +68,70 @@ def test_record_of_another_harness_is_none(tmp_path: Path, broken: dict[str, obj
     book.path("one").write_text(json.dumps(body))
     assert book.read("one") is None
     assert book.all() == []
+    (told,) = book.unreadable()
+    assert (told.name, told.path) == ("one", book.path("one"))
+    assert ("protocol 99" in told.why) == (broken == {"protocol": 99})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("{", "no JSON"), ("[1]", "no JSON object"), ("", "no JSON")]
+)
+def test_record_that_is_broken_is_listed_and_nothing_is_done_to_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    monkeypatch.setenv(state.VARIABLE, str(tmp_path))
+    book = Book()
+    book.folder.mkdir()
+    book.path("one").write_text(text)
+    shown = harness("status")
+    assert shown.exit_code == 0
+    assert "one: unreadable" in shown.stdout
+    assert f"rm {book.path('one')}" in shown.stdout
+    assert "no leases" not in shown.output
+    (row,) = json.loads(harness("status", "--json").stdout)["unreadable"]
+    assert (row["name"], why in row["why"]) == ("one", True)
+    assert "harness reclaim" in row["next"]
+    for words in (["stop", "one"], ["start", "--model", "m", "--name", "one"]):
+        refused = harness(*words, "--json")
+        assert refused.exit_code == 3
+        assert json.loads(refused.stdout)["error"]["id"] == "lease.unreadable"
+    with pytest.raises(Refused, match=r"lease.unreadable"):
+        find("one")
+    assert book.path("one").read_text() == text
+
+
+def test_folder_in_the_place_of_a_record_is_listed(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    book.path("one").mkdir(parents=True)
+    (told,) = book.unreadable()
+    assert told.why == "it is no file"
+
+
+def test_stop_of_an_unknown_name_leads_to_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(state.VARIABLE, str(tmp_path))
+    error = json.loads(harness("stop", "nope", "--json").stdout)["error"]
+    assert (error["id"], error["next"]) == ("lease.unknown", "harness engine status")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stop", "../nope"],
+        ["start", "--model", "m", "--name", "../nope"],
+        ["start", "--model", "m", "--for", "ever"],
+        ["start", "--model", "nowhere"],
+    ],
+)
+def test_what_is_refused_at_once_is_refused_before_a_word_of_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv(state.VARIABLE, str(tmp_path))
+    refused = harness(*words)
+    assert refused.exit_code == 2
+    assert "loading" not in refused.output
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
