@@ -80,7 +80,16 @@ def examine(
         yield _failed("recipe", error)
         return
     yield Check("capture", "ok", f"{plan.session.name}: {plan.why}")
-    yield Check("recipe", "ok", f"{len(plan.recipe.settings)} settings; --json shows each")
+    yield Check(
+        "recipe", "ok", f"{len(plan.recipe.settings)} settings; extract --dry-run shows each"
+    )
+    if plan.recipe.engine_args.get("trust_remote_code") and not trust_remote_code:
+        yield Check(
+            "code of the checkpoint",
+            "fail",
+            "this vLLM runs it for the image processor's sizes, even for text",
+            "read the checkpoint's *.py files, then add --trust-remote-code; or a newer vLLM",
+        )
     yield _configuration(plan, scratch)
 
 

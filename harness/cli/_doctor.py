@@ -16,6 +16,7 @@ from harness.cli._outcome import command, log, print_json
 from harness.doctor import Check, examine
 from harness.errors import ExitCode
 from harness.extraction import EngineOptions
+from harness.extraction.options import capture_choice
 
 _STYLE = {"ok": "green", "note": "yellow", "fail": "bold red"}
 
@@ -26,14 +27,30 @@ def doctor(
     layers: Annotated[str, typer.Option(help="Layer ids or a preset.")] = "speculators-0.9",
     dialect: Annotated[str, typer.Option(help="How --layers counts.")] = "vllm",
     tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", min=1)] = 1,
+    layout: Annotated[
+        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
+    ] = "training",
+    capture: Annotated[str, typer.Option(help="native, patched or auto.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    max_model_len: Annotated[int | None, typer.Option(help="Longest request.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=3, help="Longest request.")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one scheduler step.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Share of each GPU's memory.")
+    ] = 0.85,
     python: Annotated[
         Path | None,
         typer.Option(help="Interpreter that has vLLM; by default the one that runs this command."),
     ] = None,
     trust_remote_code: Annotated[
-        bool, typer.Option(help="Let the checkpoint's tokenizer run its own code.")
+        bool, typer.Option(help="Let code that lies in the checkpoint run, where it would.")
+    ] = False,
+    skip_gate: Annotated[
+        bool,
+        typer.Option(
+            "--skip-gate", help="Go on also where the files of this vLLM show that it cannot work."
+        ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -45,10 +62,15 @@ def doctor(
             model=model,
             layers=layers,
             dialect=dialect,
+            layout=layout,
+            capture=capture_choice(capture, "--capture"),
             dtype=dtype,
             tensor_parallel_size=tensor_parallel_size,
             max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            gpu_memory_utilization=gpu_memory_utilization,
             python=interpreter,
+            skip_gate=skip_gate,
         )
     checks: list[Check] = []
     with tempfile.TemporaryDirectory(prefix="harness-doctor-") as scratch:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.capture.session import Deadlines
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.cli._rehearse import rehearse_first
 from harness.dataset import conversations
@@ -212,8 +212,7 @@ def extract(
     with tempfile.TemporaryDirectory(prefix="harness-prompts-") as scratch:
         plan = make_plan(options, tokenise=_tokeniser(options, Path(scratch)))
     for note in plan.prompts.notes:
-        examples = ", ".join(note.examples)
-        log.print(f"note: {note.message} ({note.count}: {examples})", markup=False)
+        say(f"note: {note.message} ({note.count}: {', '.join(note.examples)})")
     _require_trust(plan, trust_remote_code)
     check_out(plan)
     if dry_run:
@@ -273,7 +272,7 @@ def _tokeniser(options: ExtractOptions, scratch: Path) -> Callable[[Path], Path]
             options=conversations.TokeniseOptions(
                 max_length=room, trust_remote_code=options.trust_remote_code
             ),
-            on_report=lambda report: log.print(report.explain(), markup=False),
+            on_report=lambda report: say(report.explain()),
         )
 
     return tokenise
@@ -292,12 +291,18 @@ def _explain(plan: ExtractPlan, json_output: bool) -> None:
                 "capture": {"name": plan.engine.session.name, "why": plan.engine.why},
                 "recipe": plan.engine.recipe.to_json(),
                 "identity": plan.info.identity.to_json(),
+                "notes": [
+                    {"message": one.message, "count": one.count, "examples": list(one.examples)}
+                    for one in plan.prompts.notes
+                ],
             }
         )
         return
     console = Console()
     console.print(layers.explain(), markup=False, soft_wrap=True)
-    console.print(f"\ncapture {plan.engine.session.name}: {plan.engine.why}", markup=False)
+    console.print(
+        f"\ncapture {plan.engine.session.name}: {plan.engine.why}", markup=False, soft_wrap=True
+    )
     console.print("\n" + plan.engine.recipe.explain(), markup=False, soft_wrap=True)
     console.print(
         f"\n{len(plan.prompts)} prompts, {plan.prompts.tokens} tokens, {plan.bytes / 1e9:.3f} GB"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from harness.errors import NotComparable, Refused
+from harness.errors import NotComparable, Refused, UsageError
 from harness.layers import check_capture
 from harness.recipe._types import RecipeRequest
 
@@ -106,6 +106,14 @@ def _dtype(request: RecipeRequest) -> str:
             next="use --dtype bfloat16, or compare in float32 on a CPU engine",
         )
         return "bfloat16"
+    if request.dtype != "auto" and dtype not in _DTYPES:
+        raise UsageError(
+            "recipe.dtype",
+            expected=f"auto, {' or '.join(_DTYPES)}",
+            found=dtype,
+            where="--dtype",
+            next="leave it out to take the checkpoint's own",
+        )
     _refuse_unless(
         dtype in _DTYPES,
         "recipe.dtype",

@@ -321,10 +321,17 @@ def test_ids_that_look_like_markup_are_printed_as_they_are(cli: Cli) -> None:
 
 def test_an_unknown_field_is_said_once_on_stderr(cli: Cli) -> None:
     cli.write([{"input_ids": [n], "source": "web"} for n in range(1, 9)])
-    code, _, errors = cli("--dry-run")
+    code, body, errors = cli("--dry-run")
     assert code == 0, errors
-    (line,) = [line for line in errors.split("note: ") if "'source'" in line]
-    assert f"8: first at {cli.prompts}:1" in "".join(line.split("\n"))
+    (line,) = [line for line in errors.splitlines() if line.startswith("note: ")]
+    assert f"8: first at {cli.prompts}:1" in line
+    (note,) = body["notes"]
+    assert (note["count"], "'source'" in note["message"]) == (8, True)
+    assert str(cli.prompts) in note["examples"][0]
+
+
+def test_a_dtype_that_there_is_not_is_a_usage_error(cli: Cli) -> None:
+    cli.refused(2, "recipe.dtype", "--dtype", "foo", "--dry-run")
 
 
 def test_prompts_of_one_token_are_not_counted_as_checked(cli: Cli) -> None:

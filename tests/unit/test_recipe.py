@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from harness.engine_facts import inspect
-from harness.errors import HarnessError, NotComparable, Refused
+from harness.errors import HarnessError, NotComparable, Refused, UsageError
 from harness.layers import resolve
 from harness.recipe import EngineFacts, Platform, Recipe, RecipeRequest, build, choose_capture
 
@@ -260,9 +260,9 @@ def test_v1_runner_is_asserted_where_the_release_can_say_it() -> None:
 # --- dtype
 
 
-@pytest.mark.parametrize("asked", ["float16", "half", "fp8"])
-def test_float16_and_other_dtypes_are_refused(asked: str) -> None:
-    with fails("recipe.dtype"):
+@pytest.mark.parametrize("asked", ["float16", "half", "fp8", "foo", ""])
+def test_a_dtype_that_is_asked_for_and_is_none_of_ours_is_a_usage_error(asked: str) -> None:
+    with fails("recipe.dtype", UsageError):
         recipe(dtype=asked)
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from harness import state
 from harness.cli import app
+from harness.doctor import Check
 from harness.errors import ExitCode, Refused
 from harness.standing import preload
 from tests.unit.edited import installed
@@ -154,6 +155,28 @@ def test_extract_is_refused_before_anything_starts(
     assert broken.engines() == []
     assert CliRunner().invoke(app, [*words, "--skip-gate", "--dry-run"]).exit_code == 0
     assert CliRunner().invoke(app, [*words, "--capture", "patched", "--dry-run"]).exit_code == 0
+
+
+def test_doctor_sees_what_extract_would_refuse_and_takes_what_it_takes(
+    broken: StandIn, tiny_kimi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.doctor._tokenizer", lambda *_: ())
+    monkeypatch.setattr(
+        "harness.doctor._configuration", lambda plan, _: Check("end", "ok", plan.session.name)
+    )
+    words = ["doctor", "--model", str(tiny_kimi), "--layers", "1,3"]
+    words += ["--python", str(broken.python), "--json"]
+
+    def last(*more: str) -> dict[str, str]:
+        check: dict[str, str] = json.loads(CliRunner().invoke(app, [*words, *more]).stdout)[
+            "checks"
+        ][-1]
+        return check
+
+    assert last()["state"] == "fail"
+    assert "--skip-gate" in last()["next"]
+    assert last("--skip-gate")["found"] == "native"
+    assert last("--capture", "patched")["found"] == "patched"
 
 
 def test_engine_fixture_is_refused_before_anything_starts(inner: Inner, broken: StandIn) -> None:
