@@ -15,9 +15,9 @@ from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
 from harness.gate.candidate import Candidate, candidate_of, known, known_good
 from harness.gate.engine_suite import prompts
-from harness.gate.evidence import read_all
+from harness.gate.evidence import Evidence, read_all
 from harness.gate.ladder import run_gate
-from harness.gate.report import save
+from harness.gate.report import require_target, save
 from harness.gate.verdict import Rung
 
 _CANDIDATE = (
@@ -88,10 +88,15 @@ def gate(
     if bisect is not None:
         show_turn(*bisect, check, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
+    recorded: tuple[Evidence, ...] = ()
+    if report is not None:
+        # What would spoil the report is told now, and not after an hour of engines.
+        require_target(report)
+        recorded = read_all()
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
         result = run_gate(asked, good, rungs=wanted, python=python)
     if report is not None:
-        save(report, result, read_all(), prompts=prompts() if report_prompts else None)
+        save(report, result, recorded, prompts=prompts() if report_prompts else None)
     if json_output:
         print_json(result.to_json())
     else:

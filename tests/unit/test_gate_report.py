@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli._app import app
-from harness.errors import UsageError
+from harness.errors import ExitCode, UsageError
 from harness.gate.evidence import PASSED, Evidence, Pair, Proof
-from harness.gate.report import html, markdown, save
+from harness.gate.report import html, markdown, require_target, save
 from harness.gate.report._plot import error_plot
 from harness.gate.report._view import Series
 from harness.gate.verdict import (
@@ -152,6 +155,168 @@ def test_what_a_release_says_of_itself_is_shown_and_never_taken_for_markup() -> 
     assert "<b>" not in text
 
 
+HOSTILE = "<script>alert(1)</script> | `x` \\\\| **b** [a](https://evil.example)\n# two\n| c |"
+"""What a wheel could call a name, or an engine say: nothing of it may be taken for markup."""
+
+
+def hostile() -> GateResult:
+    return result(
+        candidate=Side(f"0.33.0{HOSTILE}", HOSTILE, HOSTILE, HOSTILE),
+        seams=(SeamVerdict(HOSTILE, SeamStatus.CHANGED, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,)),),
+        probes=(ProbeVerdict(HOSTILE, HOSTILE, "off"),),
+        generations=(
+            GenerationVerdict(
+                HOSTILE,
+                1,
+                Verdict.REGRESSED,
+                Rung.CPU,
+                (HOSTILE, f"# {HOSTILE}", f"- {HOSTILE}"),
+                PatchVerdicts((HOSTILE,), (), (HOSTILE,), (HOSTILE,), {HOSTILE: HOSTILE}),
+            ),
+        ),
+        rungs=(
+            RungResult(
+                Rung.CPU,
+                RungStatus.FAILED,
+                HOSTILE,
+                1.0,
+                figures={
+                    "pair": {"vllm": HOSTILE},
+                    "done": [HOSTILE],
+                    "proofs": [{"capture": HOSTILE, "outcome": HOSTILE, "figures": FIGURES}],
+                },
+            ),
+        ),
+    )
+
+
+def test_hostile_names_stay_text_in_the_page() -> None:
+    text = html(hostile())
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    reader = Tags()
+    reader.feed(text)
+    assert {tag for tag, _ in reader.tags} == {tag for tag, _ in tags_of(html(result()))}
+    for _, attributes in reader.tags:
+        assert not {"src", "href", "onload", "onclick"} & attributes.keys()
+    (svg,) = re.findall(r"<svg.*?</svg>", text, re.S)
+    ElementTree.fromstring(svg)
+
+
+def tags_of(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    reader = Tags()
+    reader.feed(text)
+    return reader.tags
+
+
+def test_hostile_names_stay_text_in_a_pull_request() -> None:
+    text = markdown(hostile())
+    assert "<script" not in text
+    assert "`" not in text
+    assert not re.search(r"(?<!\\)\[", text)
+    assert "https://" not in text
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(headings) == len(
+        [line for line in markdown(result()).splitlines() if line[:1] == "#"]
+    )
+    width = 0
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            width = 0
+            continue
+        # As Markdown reads it: a backslash takes away the meaning of what follows.
+        count = len(re.sub(r"\\.", "", line).split("|"))
+        width = width or count
+        assert count == width, line
+
+
+@pytest.mark.parametrize("made", [html, markdown])
+def test_verdict_and_rung_stand_before_everything_else(made: Any) -> None:
+    text = plain(made(result(Verdict.REGRESSED)))
+    first = re.search(r"<h2>|^### ", text, re.M)
+    assert first is not None
+    top = text[: first.start()]
+    for word in ("0.32.0", "0.33.0", "regressed", "by rung cpu"):
+        assert word in top, word
+
+
+@pytest.mark.parametrize("made", [html, markdown])
+def test_errors_and_speed_that_nobody_measured_are_said_to_be_missing(made: Any) -> None:
+    missing = "no error by depth", "no ratio of files to plain prefill"
+    held = plain(made(result()))
+    assert not any(word in held for word in missing)
+    static = result(rungs=(RungResult(Rung.STATIC, RungStatus.PASSED, "261 seams", 0.2),))
+    assert all(word in plain(made(static)) for word in missing)
+    assert "<svg" not in html(static)
+    bare = Evidence(
+        "",
+        "2026-11-30",
+        Rung.GPU,
+        "a GPU run",
+        Pair("0.33.0", "vllm", "cuda", "8 x H200"),
+        (Proof("native", PASSED, figures={"tests": 31}),),
+    )
+    assert all(word in plain(made(static, [bare])) for word in missing)
+    ratio = plain(made(static, [RECORDED]))
+    assert missing[0] in ratio
+    assert missing[1] not in ratio
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.md", "a.html"])
+def test_two_runs_write_the_same_in_the_same_order(tmp_path: Path, name: str) -> None:
+    told = []
+    for seed in ("1", "2"):
+        target = tmp_path / f"{seed}-{name}"
+        words = ["gate", "0.33.0", "--from", "0.16.0", "--report", str(target), "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *words],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        text = target.read_text()
+        told.append(re.sub(r"\d+-\d+-\d+T[\d:+]+|\d+\.\d s\b", "", text))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("made", [html, markdown])
+def test_the_same_answer_gives_the_same_report(made: Any) -> None:
+    assert made(hostile(), [RECORDED]) == made(hostile(), [RECORDED])
+
+
+@pytest.mark.parametrize("target", ["none/a.html", "file/a.md", "folder.html"])
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.html").mkdir()
+    monkeypatch.setattr("harness.cli._gate.run_gate", lambda *_, **__: pytest.fail("it ran"))
+    done = CliRunner().invoke(app, ["gate", "0.13.0", "--report", str(tmp_path / target), "--json"])
+    assert done.exit_code == ExitCode.USAGE, done.output
+    assert json.loads(done.stdout)["error"]["id"] == "report.cannot-write"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.html"]
+
+
+def test_a_report_that_fails_half_way_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.md"
+    target.write_text("the one before")
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        with self.open("w") as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UsageError, match=r"report\.cannot-write"):
+        save(target, result())
+    assert target.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_error_plot_has_a_line_a_capture_and_a_point_a_depth() -> None:
     text = html(result())
     (svg,) = re.findall(r"<svg.*?</svg>", text, re.S)
@@ -224,13 +389,17 @@ def test_name_decides_the_form_and_a_folder_that_is_not_there_is_told(tmp_path: 
         save(tmp_path / "none" / "a.html", result())
 
 
-def test_html_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
+def test_html_without_jinja_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(UsageError, match=r"report\.no-jinja"):
         html(result())
+    with pytest.raises(UsageError, match=r"report\.no-jinja"):
+        require_target(tmp_path / "a.html")
+    require_target(tmp_path / "a.md")
     assert markdown(result())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_writes_the_report_beside_its_one_json_object(tmp_path: Path) -> None:

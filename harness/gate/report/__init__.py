@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from harness import __version__
@@ -13,7 +17,7 @@ from harness.gate.report._plot import colours, error_plot
 from harness.gate.report._view import view
 from harness.gate.verdict import GateResult, Verdict
 
-__all__ = ["html", "markdown", "save"]
+__all__ = ["html", "markdown", "require_target", "save"]
 
 Prompts = Mapping[str, Sequence[int]]
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -37,13 +41,7 @@ def html(
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
     except ImportError as error:
-        raise UsageError(
-            "report.no-jinja",
-            expected="jinja2, which an HTML report is written with",
-            found=str(error),
-            where="--report",
-            next="pip install 'hidden-state-harness[report]', or name a file that ends in .md",
-        ) from error
+        raise _no_jinja(str(error)) from error
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(_TEMPLATE.read_text(encoding="utf-8"))
@@ -64,6 +62,26 @@ def markdown(
     return write(view(result, evidence, prompts=prompts))
 
 
+def require_target(path: Path) -> None:
+    """Refuse a report that could not be written, before the work that it is to tell of.
+
+    Raises:
+        UsageError: ``report.cannot-write`` or ``report.no-jinja``.
+    """
+    if path.is_dir():
+        raise _cannot_write(path, "a folder")
+    try:
+        if path.exists():
+            with path.open("r+b"):
+                pass
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".harness-report-"):
+            pass
+    except OSError as error:
+        raise _cannot_write(path, error.strerror or str(error)) from error
+    if path.suffix != ".md" and importlib.util.find_spec("jinja2") is None:
+        raise _no_jinja("No module named 'jinja2'")
+
+
 def save(
     path: Path,
     result: GateResult,
@@ -71,20 +89,43 @@ def save(
     *,
     prompts: Prompts | None = None,
 ) -> None:
-    """Write a report; Markdown where the name ends in ``.md``, else HTML.
+    """Write a report; Markdown where the name ends in ``.md``, else HTML. All of it, or nothing.
 
     Raises:
         UsageError: ``report.cannot-write`` or ``report.no-jinja``.
     """
     made = markdown if path.suffix == ".md" else html
     text = made(result, evidence, prompts=prompts)
+    # A pipe or a device is written to; what would take its place is none.
+    plain = path.is_file() or not path.exists()
+    scratch = path.with_name(f".{path.name}.{os.getpid()}") if plain else path
     try:
-        path.write_text(text, encoding="utf-8")
+        scratch.write_text(text, encoding="utf-8")
+        if plain:
+            scratch.replace(path)
     except OSError as error:
-        raise UsageError(
-            "report.cannot-write",
-            expected="a file that can be written",
-            found=error.strerror or str(error),
-            where=str(path),
-            next="choose another --report",
-        ) from error
+        raise _cannot_write(path, error.strerror or str(error)) from error
+    finally:
+        if plain:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, found: str) -> UsageError:
+    return UsageError(
+        "report.cannot-write",
+        expected="a file that can be written",
+        found=found,
+        where=str(path),
+        next="choose another --report",
+    )
+
+
+def _no_jinja(found: str) -> UsageError:
+    return UsageError(
+        "report.no-jinja",
+        expected="jinja2, which an HTML report is written with",
+        found=found,
+        where="--report",
+        next="pip install 'hidden-state-harness[report]', or name a file that ends in .md",
+    )

@@ -8,12 +8,26 @@ from harness.gate.report._view import Section, Series, Table, View
 
 _FOLD = 8
 """A table of more rows is folded: a review is read from its first screen."""
+# In this order: what stands for a mark holds marks itself. A backslash before a pipe would free it.
+_SAFE = (
+    ("&", "&amp;"),
+    ("\\", "&#92;"),
+    ("<", "&lt;"),
+    ("`", "'"),
+    ("*", "\\*"),
+    ("_", "\\_"),
+    ("[", "\\["),
+    ("~~", "&#126;&#126;"),
+    ("://", ":&#47;&#47;"),
+)
+_STARTS = "#>-+=:|"
+"""What begins something else than a paragraph."""
 
 
 def write(view: View) -> str:
     """Return the report as Markdown."""
     mark = "✅" if view.green else "❌" if view.verdict == "regressed" else "⚠️"
-    parts = [f"## {mark} {view.title}: {view.verdict}\n\n{_line(view.summary)}\n"]
+    parts = [f"## {mark} {_line(view.title)}: {view.verdict}\n\n{_line(view.summary)}\n"]
     parts += ["\n".join(_section(one)) for one in view.sections]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -21,7 +35,7 @@ def write(view: View) -> str:
 def _section(section: Section) -> Iterator[str]:
     yield f"### {_line(section.title)}\n"
     for text in section.words:
-        yield f"{_line(text)}\n"
+        yield f"{_paragraph(text)}\n"
     if section.table is not None:
         rows = len(section.table.rows)
         if rows > _FOLD:
@@ -31,6 +45,11 @@ def _section(section: Section) -> Iterator[str]:
             yield "</details>\n"
     if section.series:
         yield _table(_by_depth(section.series))
+
+
+def _paragraph(text: str) -> str:
+    flat = _line(text)
+    return f"&#{ord(flat[0])};{flat[1:]}" if flat[:1] and flat[0] in _STARTS else flat
 
 
 def _by_depth(series: Sequence[Series]) -> Table:
@@ -57,6 +76,6 @@ def _cell(text: str) -> str:
 def _line(text: str) -> str:
     """One line, with nothing in it that Markdown or HTML would take for its own."""
     flat = " ".join(text.split())
-    for mark, safe in (("&", "&amp;"), ("<", "&lt;"), ("`", "'"), ("*", "\\*"), ("_", "\\_")):
+    for mark, safe in _SAFE:
         flat = flat.replace(mark, safe)
     return flat

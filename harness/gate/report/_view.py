@@ -18,6 +18,9 @@ from harness.gate.verdict import (
 # Token ids reach words through an engine's complaints; a report may be published.
 _IDS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)+\s*\]|(?<=token )\d+|(?<=, not )\d+")
 
+_NONE = "-"
+_NO_ERRORS, _NO_SPEED = "no error by depth", "no ratio of files to plain prefill"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -200,11 +203,14 @@ def _proofs(result: GateResult, evidence: Sequence[Evidence]) -> Iterator[Sectio
                 points = {int(depth): float(error) for depth, error in depths.items()}
                 series.append(Series(f"{proof['capture']}, {label}", points))
     if not rows:
-        yield Section("Rows and speed", ("No engine was run, and nothing is recorded.",))
+        said = f"No engine was run, and nothing is recorded: {_NO_ERRORS}, {_NO_SPEED}."
+        yield Section("Rows and speed", (said,))
         return
+    measured = any(row[-1] != _NONE for row in rows)
     yield Section(
         "Rows and speed",
-        table=Table(
+        () if measured else (f"There is {_NO_SPEED}: no run here measured one.",),
+        Table(
             ("run", "capture", "outcome", "largest error", "rows", "files to plain prefill"),
             tuple(rows),
         ),
@@ -215,6 +221,8 @@ def _proofs(result: GateResult, evidence: Sequence[Evidence]) -> Iterator[Sectio
             ("Largest relative error against Hugging Face transformers, float32.",),
             series=tuple(series),
         )
+    else:
+        yield Section("Error by depth", (f"There is {_NO_ERRORS}: no run here measured one.",))
 
 
 def _climbed(rungs: Iterable[RungResult]) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
@@ -237,9 +245,9 @@ def _figures(figures: Mapping[str, Any]) -> tuple[str, str, str]:
     ratio = figures.get("files_to_plain_ratio")
     wrong = figures.get("wrong_rows", 0)
     return (
-        "-" if error is None else f"{error:.1e}",
-        "-" if rows is None else f"{rows - wrong} of {rows} right",
-        "-" if ratio is None else f"{ratio:.2f}",
+        _NONE if error is None else f"{error:.1e}",
+        _NONE if rows is None else f"{rows - wrong} of {rows} right",
+        _NONE if ratio is None else f"{ratio:.2f}",
     )
 
 
