@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from harness.cli._outcome import log, print_json
+from harness.cli._outcome import print_json, say
 from harness.errors import UsageError
 from harness.gate.bisect import VERDICT, Check, Turn, between, first_turn, static_check
 from harness.gate.cpu import engine_check, own_workplace
@@ -48,7 +48,7 @@ def _engine(check: str) -> Iterator[Check]:
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         place = own_workplace(Path(folder))
         capture = None if check == VERDICT else check
-        yield engine_check(place, capture, progress=lambda text: log.print(text, markup=False))
+        yield engine_check(place, capture, progress=say)
 
 
 def _show(turn: Turn) -> None:
@@ -56,4 +56,4 @@ def _show(turn: Turn) -> None:
     console.print(f"[bold]{turn.first}[/] is the first release where {escape(turn.check)} turns")
     console.print(f"  {turn.last_good}: {escape(turn.before)}")
     console.print(f"  {turn.first}: {escape(turn.after)}")
-    log.print(f"{len(turn.asked)} releases asked, {turn.good} to {turn.bad}")
+    say(f"{len(turn.asked)} releases asked, {turn.good} to {turn.bad}")

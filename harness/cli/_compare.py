@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.dataset.compare import Comparison
 from harness.dataset.compare import compare as compare_folders
 from harness.errors import ExitCode
@@ -57,8 +57,8 @@ def _show(found: Comparison) -> None:
         names = escape(", ".join(drift.others))
         console.print(f"[red]{drift.other_samples} samples hold other rows[/]: {names}")
     if found.only_one or found.only_two:
-        log.print(f"only in A: {len(found.only_one)} samples; only in B: {len(found.only_two)}")
-    log.print(f"noise of {found.dtype} on {found.one.device}: {drift.noise.source}", markup=False)
+        say(f"only in A: {len(found.only_one)} samples; only in B: {len(found.only_two)}")
+    say(f"noise of {found.dtype} on {found.one.device}: {drift.noise.source}")
     word = (
         "[green]same within noise[/]: they may be mixed"
         if found.same

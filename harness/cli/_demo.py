@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.demo import DemoResult
 from harness.demo import demo as run_demo
@@ -40,7 +40,7 @@ def demo(
     else:
         _show(result)
     for fault in result.faults:
-        log.print(f"fault: {fault}", markup=False)
+        say(f"fault: {fault}")
     if not result.verified:
         raise typer.Exit(int(ExitCode.CHECK_FAILED))
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
+from harness.cli._widths import print_command, print_whole
 from harness.doctor import Check, examine
 from harness.errors import ExitCode
 from harness.extraction import EngineOptions
@@ -82,7 +83,7 @@ def doctor(
         ):
             checks.append(check)
             if not json_output:
-                log.print(f"looked at {check.name}", style="dim")
+                say(f"looked at {check.name}", style="dim")
     ok = all(check.state != "fail" for check in checks)
     if json_output:
         print_json({"ok": ok, "checks": [check.to_json() for check in checks]})
@@ -93,10 +94,21 @@ def doctor(
 
 
 def _show(checks: list[Check]) -> None:
+    console = Console()
+    if not print_whole(console, lambda nexts: _table(checks, nexts)):
+        for check in checks:
+            if check.next:
+                console.print(f"{check.name}:", markup=False, highlight=False)
+                print_command(console, "next: ", check.next)
+
+
+def _table(checks: list[Check], nexts: bool) -> Table:
     table = Table(title="harness doctor")
-    for name in ("check", "state", "found", "next"):
+    columns = ("check", "state", "found")
+    for name in (*columns, "next") if nexts else columns:
         table.add_column(name, overflow="fold")
     for check in checks:
         state = f"[{_STYLE[check.state]}]{check.state}[/]"
-        table.add_row(check.name, state, escape(check.found), escape(check.next))
-    Console().print(table)
+        more = [escape(check.next)] if nexts else []
+        table.add_row(check.name, state, escape(check.found), *more)
+    return table

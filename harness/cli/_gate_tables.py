@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._widths import print_command, print_whole
 from harness.gate.verdict import (
     GateResult,
     GenerationVerdict,
@@ -42,7 +43,9 @@ def show(result: GateResult, console: Console | None = None) -> None:
                 *map(escape, (one.name, one.known, one.found, _named(one.breaks, one.doubts)))
             )
         out.print(table)
-    out.print(_rungs(result))
+    if not print_whole(out, lambda whys: _rungs(result, whys)):
+        for rung in result.rungs:
+            print_command(out, f"{rung.rung}: ", rung.reason)
     for generation in result.generations:
         _generation(out, generation, result)
     known = result.known.release if result.known is not None else "nothing"
@@ -90,10 +93,11 @@ def _seams(out: Console, result: GateResult) -> None:
                 out.print(f"  {word}: {text}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _rungs(result: GateResult) -> Table:
-    table = _table("rungs", "rung", "status", "what it says")
+def _rungs(result: GateResult, whys: bool) -> Table:
+    table = _table("rungs", "rung", "status", *(["what it says"] if whys else []))
     for one in result.rungs:
-        table.add_row(one.rung, f"[{_RUNGS[one.status]}]{one.status}[/]", escape(one.reason))
+        more = [escape(one.reason)] if whys else []
+        table.add_row(one.rung, f"[{_RUNGS[one.status]}]{one.status}[/]", *more)
     return table
 
 

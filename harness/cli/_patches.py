@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.errors import ExitCode, UsageError
 from harness.patches import (
     PATCHES,
@@ -110,7 +110,7 @@ def run(
 ) -> None:
     """Run a script with the needed patches in force, in it and in every worker."""
     patches = needed_in(of_python(interpreter_of(words, python)))
-    log.print(f"patches: {', '.join(patch.id for patch in patches)}", markup=False)
+    say(f"patches: {', '.join(patch.id for patch in patches)}")
     code = run_patched(words, patches, python=python, trust_remote_code=trust_remote_code)
     raise typer.Exit(code)
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, print_json
+from harness.cli._widths import print_command, print_whole
 from harness.errors import ExitCode
 from harness.estimate import EngineSize
 from harness.preflight import Probe, Report, Row, Verdict
@@ -96,7 +97,8 @@ def show(report: Report) -> None:
     """Print a report."""
     console = Console()
     if report.rows:
-        console.print(_table(report.rows))
+        # What is next is said under each finding too.
+        print_whole(console, lambda nexts: _table(report.rows, nexts))
     for finding in report.findings:
         style = "dim" if finding.verdict is Verdict.CLEAN else _STYLE[finding.verdict]
         word = "note" if finding.verdict is Verdict.CLEAN else finding.verdict
@@ -104,13 +106,14 @@ def show(report: Report) -> None:
         text = escape(f"{finding.check}: {where}{finding.found}")
         console.print(f"[{style}]{word}[/] {text}", soft_wrap=True)
         if finding.next:
-            console.print(f"    next: {escape(finding.next)}", soft_wrap=True)
+            print_command(console, "next: ", finding.next)
     console.print(f"[{_STYLE[report.verdict]}]{report.verdict}[/] in {report.seconds:.1f} s")
 
 
-def _table(rows: tuple[Row, ...]) -> Table:
+def _table(rows: tuple[Row, ...], nexts: bool) -> Table:
     table = Table(title="GPUs", title_justify="left")
-    for column in ("GPU", "used MiB", "owner", "user", "command", "age", "verdict", "next"):
+    columns = ("GPU", "used MiB", "owner", "user", "command", "age", "verdict")
+    for column in (*columns, "next") if nexts else columns:
         table.add_column(
             column, overflow="fold", justify="right" if column == "used MiB" else "left"
         )
@@ -125,7 +128,7 @@ def _table(rows: tuple[Row, ...]) -> Table:
             escape(row.command),
             "" if row.age is None else _age(row.age),
             f"[{style}]{row.verdict if row.used_by_engine else 'not used'}[/]",
-            escape(row.next),
+            *([escape(row.next)] if nexts else []),
         )
     return table
 

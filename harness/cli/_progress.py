@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.status import Status
 
-from harness.cli._outcome import log
+from harness.cli._outcome import log, say
 from harness.host.supervision.policy import LoadProgress
 
 _STAGES = {
@@ -42,7 +42,7 @@ class ConsoleObserver:
         self.close()
         text = _STAGES.get(name, name) + (f": {detail}" if detail else "")
         if not log.is_terminal:
-            log.print(text, markup=False)
+            say(text)
         elif name == "capture":
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -65,7 +65,7 @@ class ConsoleObserver:
         if self._status is not None:
             self._status.update(progress.text)
         elif progress.new_phase and not log.is_terminal:
-            log.print(progress.text, markup=False)
+            say(progress.text)
 
     def warning(self, text: str) -> None:
         """Print a warning beside whatever is shown."""

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
+from harness.cli._widths import print_command, print_whole
 from harness.errors import ExitCode
 from harness.host.leftovers.record import recorded, this_machine
 from harness.reclaim import (
@@ -63,7 +64,7 @@ def reclaim(
         meter_of_this_machine(),
         me=os.getpid(),
         patience=Patience(memory=deadline),
-        on_step=lambda step: log.print(f"{_what(step)}: {step.why}", markup=False, style="dim"),
+        on_step=lambda step: say(f"{_what(step)}: {step.why}", style="dim"),
     )
     results = reclaimer.carry_out(steps)
     clean = all(result.clean for result in results)
@@ -99,15 +100,24 @@ def _show_plan(steps: tuple[Step, ...], pid: str | None, json_output: bool) -> N
     if not steps:
         Console().print("clean: no engine of the harness runs, and none has left anything")
         return
+    console = Console()
+    if not print_whole(console, lambda whys: _table(steps, whys)):
+        for step in steps:
+            print_command(console, f"{step.action} {_what(step)}: ", step.why)
+    if following:
+        say(f"next: {following}")
+
+
+def _table(steps: tuple[Step, ...], whys: bool) -> Table:
     table = Table(title="harness reclaim, dry run: nothing was done")
-    for name in ("would", "what", "processes", "why"):
+    columns = ("would", "what", "processes")
+    for name in (*columns, "why") if whys else columns:
         table.add_column(name, overflow="fold")
     for step in steps:
         who = ", ".join(f"{p.name or '?'} {p.pid}" for p in step.processes)
-        table.add_row(str(step.action), escape(_what(step)), escape(who), escape(step.why))
-    Console().print(table)
-    if following:
-        log.print(f"next: {following}", markup=False)
+        more = [escape(step.why)] if whys else []
+        table.add_row(str(step.action), escape(_what(step)), escape(who), *more)
+    return table
 
 
 def _show_results(results: list[Result]) -> None:

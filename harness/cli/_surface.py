@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.errors import UsageError
 from harness.seams import Consumer, Finding, Surface, bind, read_surface, surface_of
 from harness.seams.diff import diff
@@ -48,7 +48,7 @@ def record(
     if json_output:
         print_json(_head(surface) | {"out": str(path)})
     else:
-        log.print(f"{surface.build} {surface.release} written to {path}", markup=False)
+        say(f"{surface.build} {surface.release} written to {path}")
 
 
 @app.command("show")
