@@ -79,6 +79,7 @@ class Outcome:
     left: Sequence[Sequence[int]] = ()
     error: Mapping[str, str] | None = None
     asynchronous: Sequence[bool] = field(default=())
+    seconds: Sequence[float] = field(default=())
 
     def rows(self, batch: int, place: int) -> list[npt.NDArray[np.float32]]:
         """The layers of one prompt, as they came back."""
@@ -153,7 +154,8 @@ def drive_by_command(folder: Path, plan: Plan, *, timeout_s: float = 600) -> tup
 
 def _outcome(plan: Plan, folder: Path) -> Outcome:
     said: dict[str, Any] = json.loads((folder / f"{plan.name}.json").read_text())
-    return Outcome(plan, folder, said["left"], said["error"], said.get("async", ()))
+    asynchronous = said.get("async", ())
+    return Outcome(plan, folder, said["left"], said["error"], asynchronous, said["seconds"])
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def run(generator: Any, plan: dict[str, Any], out: Path) -> dict[str, Any]:
             **{**keywords, "max_num_batched_tokens": plan["budget"]}
         )
     made = generator.VllmHiddenStatesGenerator.__new__(generator.VllmHiddenStatesGenerator)
-    said: dict[str, Any] = {"left": [], "error": None}
+    said: dict[str, Any] = {"left": [], "error": None, "seconds": []}
     try:
         made.__init__(
             plan["model"],
@@ -60,7 +61,10 @@ def run(generator: Any, plan: dict[str, Any], out: Path) -> dict[str, Any]:
             tensor_parallel_size=plan.get("tensor_parallel_size", 1),
         )
         for number, batch in enumerate(plan["batches"]):
-            for place, result in enumerate(made.generate(batch)):
+            started = time.monotonic()
+            results = made.generate(batch)
+            said["seconds"].append(time.monotonic() - started)
+            for place, result in enumerate(results):
                 assert result["input_ids"].tolist() == batch[place]
                 for column, states in enumerate(result["hidden_states"]):
                     assert states.device.type == "cpu"
