@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -253,6 +254,49 @@ def test_engine_ends_with_its_reaper_although_nobody_looks(tmp_path: Path) -> No
         assert hosts.running_after([engine], 2) == []
     finally:
         launched.end()
+
+
+def test_end_that_comes_together_with_the_order_is_heard(tmp_path: Path) -> None:
+    """Ctrl-C right after the start: both lines are in the pipe before the reaper reads one."""
+    status, theirs = os.pipe()
+    ours, control = socket.socketpair()
+    order = {
+        "argv": [
+            sys.executable,
+            "-c",
+            f"open({str(tmp_path / 'ran')!r}, 'w'); import time; time.sleep(60)",
+        ],
+        "env": {},
+        "cwd": str(tmp_path),
+        "control": control.fileno(),
+        "status": theirs,
+        "parent": os.getpid(),
+        "private": str(tmp_path / "private"),
+        "notes": str(tmp_path / "notes"),
+        "tree": str(tmp_path / "tree.json"),
+        "record": str(tmp_path / "record.json"),
+        "grace_s": 0.2,
+        "core_dumps": False,
+    }
+    program = ROOT / "harness" / "host" / "ending" / "reaper.py"
+    with ours, control:
+        reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(program)],
+            stdin=subprocess.PIPE,
+            pass_fds=(control.fileno(), theirs),
+        )
+        os.close(theirs)
+        assert reaper.stdin is not None
+        reaper.stdin.write(json.dumps(order).encode() + b"\nend\n")
+        reaper.stdin.flush()  # And it stays open, as a parent that waits keeps it.
+        try:
+            assert reaper.wait(LIMIT_S) == 0
+        finally:
+            reaper.kill()
+            reaper.communicate()
+    with os.fdopen(status) as said:
+        assert [json.loads(line)["event"] for line in said] == ["ended"]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_reaper_that_can_write_nothing_goes_on(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ else:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_END = b"end\n"
 _TICK_S = 0.5
 _STOPPED_S = 1.0
 _KEEPER_S = 3.0  # It ends within milliseconds, on a busy machine within a second.
@@ -77,7 +78,8 @@ class Reaper:
         self._order = order
         self._buffer = rest
         self._status: int = order["status"]
-        self._told_end = False
+        # A parent that was interrupted at once has written both before this program read.
+        self._told_end = _END in rest
         self._engine = -1
         self._exited = False
         self._tree: list[processes.Process] = []
@@ -99,7 +101,10 @@ class Reaper:
         """Start the engine, watch, end everything; the exit status of this program."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        started = self._start()
+        unwanted = self._told_end
+        started = not unwanted and self._start()
+        if unwanted:
+            self._say("ended")
         if started:
             os.set_blocking(0, False)
             while not (self._exited or self._told_end or self._parent_gone()):
@@ -121,7 +126,7 @@ class Reaper:
             # Last: it leads whoever cleans up to all the rest.
             with contextlib.suppress(OSError):
                 Path(self._order["record"]).unlink()
-        return 0 if started else 1
+        return 0 if started or unwanted else 1
 
     def _start(self) -> bool:
         order = self._order
@@ -177,7 +182,7 @@ class Reaper:
                 continue
             if fd == 0:
                 self._buffer += data
-                self._told_end |= not data or b"end\n" in self._buffer
+                self._told_end |= not data or _END in self._buffer
 
     def _collect(self) -> bool:
         """Collect all that ended; ``True`` when no child is left."""
