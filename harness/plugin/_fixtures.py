@@ -161,8 +161,8 @@ def baseline(
 ) -> SessionBaseline:
     """Speeds recorded for this card, stack and model, and the judge; loads nothing."""
     from harness.baseline import packed, read_folders
+    from harness.plugin._asked import attach_engine, engine_plan
     from harness.plugin.baseline import SessionBaseline
-    from harness.plugin.engine import attach_engine, engine_plan
     from harness.reclaim import meter_of_this_machine
 
     session: HarnessSession = pytestconfig.stash[SESSION]

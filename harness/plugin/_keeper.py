@@ -110,8 +110,9 @@ class EngineKeeper:
         return self._engine
 
     def _make(self, settings: Settings, model: Callable[[], Path], folder: Path) -> Engine:
+        from harness.plugin._asked import attach_engine, engine_plan
         from harness.plugin._rehearse import rehearsed
-        from harness.plugin.engine import Engine, attach_engine, engine_plan
+        from harness.plugin.engine import Engine
 
         if settings.attach is None:
             checkpoint = model()

@@ -8,8 +8,8 @@ from pathlib import Path
 from harness.extraction import Silent
 from harness.host.supervision.policy import LoadProgress, Supervision
 from harness.lease.asked import bounded
+from harness.plugin._asked import engine_options
 from harness.plugin._preflight import left_out
-from harness.plugin.engine import engine_options
 from harness.rehearsal import rehearse
 from harness.settings import Settings
 

@@ -12,29 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.capture.protocol import BatchTimes, Captured, Loaded, Request
-from harness.capture.session import Deadlines, EngineSession
+from harness.capture.session import EngineSession
 from harness.dataset.prompt_set import PromptLimits, PromptSet
 from harness.dataset.prompts import prompts_of
 from harness.engine_facts import Inspection
 from harness.errors import CheckFailed, EngineFailed, HarnessError, UsageError
 from harness.extraction import (
-    EngineOptions,
     ExtractPlan,
     ExtractResult,
     extract,
     open_session,
 )
 from harness.extraction.accept import Acceptance
-from harness.extraction.options import capture_choice
 from harness.extraction.plan import EnginePlan
 from harness.extraction.run import batches
 from harness.host.supervision.policy import Supervision
-from harness.lease.asked import plan_for
-from harness.lease.attach import Attached, attach
+from harness.lease.attach import Attached
 from harness.lease.record import Lease
-from harness.plugin._attach import given
 from harness.plugin.sample import LogprobCheck, Sample, read
-from harness.settings import LEASE, Settings
 
 _STATUS = "harness engine status says whether the lease is still of use"
 _BATCH_STEPS = 16
@@ -290,67 +285,6 @@ def reason(failure: BaseException | None) -> str:
     first = (text.splitlines() or ["no message"])[0]
     first = first.removesuffix("; last log lines:")
     return f"{name}: {first if len(first) <= _REASON else first[: _REASON - 3] + '...'}"
-
-
-def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
-    """Decide how the session's engine is loaded.
-
-    Args:
-        settings: What the user set.
-        model: The checkpoint.
-        folder: For the spool.
-
-    Raises:
-        HarnessError: As :func:`harness.extraction.plan.plan_engine`, or
-            ``extract.unknown-capture``.
-    """
-    return plan_for(engine_options(settings, model), folder / "spool")
-
-
-def engine_options(settings: Settings, model: Path) -> EngineOptions:
-    """Return what the user asks of an engine.
-
-    Raises:
-        UsageError: ``extract.unknown-capture``.
-    """
-    return EngineOptions(
-        model=model,
-        layers=settings.layers,
-        dialect=settings.dialect,
-        layout=settings.layout,
-        capture=capture_choice(settings.capture, "--hs-capture"),
-        dtype=settings.dtype,
-        tensor_parallel_size=settings.tensor_parallel_size,
-        max_model_len=settings.max_model_len,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        python=settings.python,
-        skip_gate=settings.skip_gate,
-        deadlines=_deadlines(settings),
-    )
-
-
-def attach_engine(settings: Settings) -> Attached:
-    """Find the leased engine that the user named and hold it to what the session asks for.
-
-    Raises:
-        HarnessError: As :func:`harness.lease.attach.attach`.
-    """
-    if settings.source("capture") != LEASE:
-        capture_choice(settings.capture, "--hs-capture")
-    assert settings.attach is not None
-    return attach(settings.attach, given(settings), deadlines=_deadlines(settings))
-
-
-def _deadlines(settings: Settings) -> Deadlines:
-    return Deadlines(
-        start=settings.start_deadline,
-        load=settings.load_deadline,
-        batch=settings.batch_deadline,
-        files=settings.files_deadline,
-        shutdown=settings.shutdown_deadline,
-        first_batch=settings.first_batch_deadline,
-    )
 
 
 def _check(file: Captured) -> LogprobCheck | None:

@@ -54,7 +54,7 @@ def judging(name: str, runs: list[float], again: list[float] | None = None) -> s
     """The body of a test that judges runs; its finding is `found`."""
     rerun = f"lambda: {again}" if again else "None"
     return f"""
-            from harness.plugin.engine import engine_plan
+            from harness.plugin._asked import engine_plan
             plan = engine_plan(hs_settings, hs_settings.model, tmp_path)
             own = baseline.of(plan, {WORKLOAD!r})
             found = own.judge({name!r}, {runs}, rerun={rerun})
