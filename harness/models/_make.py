@@ -6,75 +6,21 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from harness.errors import Refused, UsageError
-from harness.models import _safetensors
-from harness.models._at_load import WEIGHTS_PLAN, weights_plan
-from harness.models._config import (
-    CONFIG_FILE,
-    IMAGE_PROCESSOR_FILE,
-    plain_config,
-    wrapper_config,
-)
-from harness.models._int4 import dequantise, quantise
+from harness.models._at_load import WEIGHTS_PLAN
 from harness.models._kimi import PROFILES, KimiShape, Profile
-from harness.models._remote_code import (
-    CONFIG_CODE,
-    IMAGE_PROCESSOR_CODE,
-    preprocessor_config,
-)
-from harness.models._safetensors import Blob
-from harness.models._stream import on_bfloat16_grid, to_bfloat16_bits
-from harness.models._tensors import (
-    WRAPPER_PREFIX,
-    Kind,
-    TensorSpec,
-    text_tensors,
-    vision_tensors,
-)
-from harness.models._tokenizer import tokenizer_config, tokenizer_json
-from harness.models._weights import values
+from harness.models._recipe import Recipe, record_of
+from harness.models._write import plan_of, write_json, write_texts, write_weights
 
 RECIPE_FILE = "harness-model.json"
 """Written last into a made folder: what it was made from, and each file's size."""
 
-_FORMAT = 2  # raise when the same options give other bytes
 _ARCHITECTURES = ("wrapper", "plain")
 _EXPERTS = ("dense", "int4", "int4-twin")
 _DTYPES = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides the bytes of a made model.
-
-    Attributes:
-        profile: Name in :data:`harness.models.PROFILES`.
-        seed: Chooses the weights.
-        architecture: ``wrapper`` (KimiK25ForConditionalGeneration) or ``plain``
-            (DeepseekV3ForCausalLM with the same text weights).
-        experts: ``dense``, ``int4`` (packed routed experts) or ``int4-twin`` (dense weights that
-            hold exactly what the packed ones stand for).
-        dtype: ``float32`` or ``bfloat16``.
-        layers: Number of decoder layers.
-        format: Version of the maker.
-        weights: ``files``, or ``load`` for a plan from which they are made at load.
-    """
-
-    profile: str
-    seed: int
-    architecture: str
-    experts: str
-    dtype: str
-    layers: int
-    format: int = _FORMAT
-    weights: str = "files"
 
 
 def make(
@@ -215,7 +161,7 @@ def _difference(target: Path, recipe: Recipe) -> str:
         made, files = dict(record["recipe"]), dict(record["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"files that this program did not make (no readable {RECIPE_FILE})"
-    wanted = _record(recipe)
+    wanted = record_of(recipe)
     other = [f"{key} {made.get(key)}" for key in wanted if made.get(key) != wanted[key]]
     if other:
         return "another model: " + ", ".join(other)
@@ -231,100 +177,14 @@ def _publish(target: Path, recipe: Recipe, shape: KimiShape, *, tokenizer: bool)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".part", dir=target.parent))
     try:
         scratch.chmod(0o755)  # mkdtemp's 0700 would follow the rename
-        _write_texts(scratch, recipe, shape, tokenizer=tokenizer)
+        write_texts(scratch, recipe, shape, tokenizer=tokenizer)
         if recipe.weights == "files":
-            _write_weights(scratch, recipe, shape)
+            write_weights(scratch, recipe, shape)
         else:
-            _write_json(scratch / WEIGHTS_PLAN, _plan(recipe, shape))
+            write_json(scratch / WEIGHTS_PLAN, plan_of(recipe, shape))
         sizes = {path.name: path.stat().st_size for path in sorted(scratch.iterdir())}
-        _write_json(scratch / RECIPE_FILE, {"recipe": _record(recipe), "files": sizes})
+        write_json(scratch / RECIPE_FILE, {"recipe": record_of(recipe), "files": sizes})
         scratch.replace(target)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-
-
-def _record(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as files keep it; what is as it always was is left out."""
-    record = asdict(recipe)
-    if recipe.weights == "files":
-        del record["weights"]
-    return record
-
-
-def _plan(recipe: Recipe, shape: KimiShape) -> dict[str, Any]:
-    return weights_plan(
-        shape,
-        key=f"{recipe.profile}\0{recipe.seed}",
-        prefix=WRAPPER_PREFIX if recipe.architecture == "wrapper" else "",
-        experts="int4" if recipe.experts == "int4" else "dense",
-        dtype=recipe.dtype,
-    )
-
-
-def _write_texts(folder: Path, recipe: Recipe, shape: KimiShape, *, tokenizer: bool) -> None:
-    int4 = recipe.experts == "int4"
-    if recipe.architecture == "plain":
-        config = plain_config(shape, dtype=recipe.dtype, int4=int4)
-    else:
-        config = wrapper_config(shape, dtype=recipe.dtype, int4=int4)
-        _write_json(folder / "preprocessor_config.json", preprocessor_config(shape))
-        (folder / IMAGE_PROCESSOR_FILE).write_text(IMAGE_PROCESSOR_CODE)
-        (folder / CONFIG_FILE).write_text(CONFIG_CODE)
-    _write_json(folder / "config.json", config)
-    if tokenizer:
-        _write_json(folder / "tokenizer.json", tokenizer_json(shape))
-        _write_json(folder / "tokenizer_config.json", tokenizer_config(shape))
-
-
-def _write_weights(folder: Path, recipe: Recipe, shape: KimiShape) -> None:
-    prefix = WRAPPER_PREFIX if recipe.architecture == "wrapper" else ""
-    specs = [(prefix, spec) for spec in text_tensors(shape)]
-    if recipe.architecture == "wrapper":
-        specs += [("", spec) for spec in vision_tensors(shape)]
-    shards = _shards(specs, shape)
-    # The recipe in each header sets models of unlike seeds apart, by header alone.
-    metadata = {"format": "pt", "harness": json.dumps(_record(recipe), sort_keys=True)}
-    index: dict[str, str] = {}
-    total = 0
-    for number, members in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):06d}.safetensors"  # Kimi's own pattern
-        blobs = [blob for prefix, spec in members for blob in _blobs(prefix, spec, recipe)]
-        index.update({blob.name: name for blob in blobs})
-        total += _safetensors.write(folder / name, blobs, metadata)
-    _write_json(
-        folder / "model.safetensors.index.json",
-        {"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))},
-    )
-
-
-def _shards(
-    specs: list[tuple[str, TensorSpec]], shape: KimiShape
-) -> list[list[tuple[str, TensorSpec]]]:
-    """Deal the tensors over two shards, cut in the middle of the layers."""
-    cut = f"model.layers.{shape.num_hidden_layers // 2}."
-    start = next(i for i, (_, spec) in enumerate(specs) if spec.name.startswith(cut))
-    return [specs[:start], specs[start:]]
-
-
-def _blobs(prefix: str, spec: TensorSpec, recipe: Recipe) -> Iterator[Blob]:
-    name = prefix + spec.name
-    array = values(spec, f"{recipe.profile}\0{recipe.seed}")
-    if spec.kind is Kind.EXPERT and recipe.experts != "dense":
-        packed = quantise(array)
-        if recipe.experts == "int4":
-            yield Blob(f"{name}_packed", "I32", packed.packed)
-            yield Blob(f"{name}_scale", "BF16", packed.scale_bits)
-            yield Blob(f"{name}_shape", "I32", np.array(packed.shape, dtype=np.int32))
-            return
-        array = dequantise(packed)
-        if recipe.dtype == "bfloat16":
-            array = on_bfloat16_grid(array)
-    if recipe.dtype == "float32" or spec.kind is Kind.CORRECTION:
-        yield Blob(name, "F32", array)
-    else:
-        yield Blob(name, "BF16", to_bfloat16_bits(array))
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

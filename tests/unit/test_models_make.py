@@ -270,7 +270,7 @@ def test_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_make, "_write_weights", interrupt)
+    monkeypatch.setattr(_make, "write_weights", interrupt)
     with pytest.raises(KeyboardInterrupt):
         models.make(TINY, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
