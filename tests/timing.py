@@ -61,7 +61,8 @@ class Timed:
     Attributes:
         tokens: Of one repeat.
         passes: With capture; none for an engine that has none.
-        plain: Seconds of each repeat without.
+        plain: Tokens a second of each repeat without; a part of the batch is enough there, since
+            no files are waited for.
         beside: Whether each plain repeat was made right after the pass of its place, in the same
             engine, so that the two are a pair.
     """
@@ -80,7 +81,7 @@ class Timed:
         """Runs by figure, as baselines keep them; what was not measured is left out."""
         found: dict[str, list[float]] = {}
         if self.plain and (self.beside or not self.passes):
-            found["plain_tok_per_s"] = [self.tokens / seconds for seconds in self.plain]
+            found["plain_tok_per_s"] = list(self.plain)
         if self.passes:
             found["files_tok_per_s"] = [self.tokens / one.files for one in self.passes]
         if self.passes and self.plain:
@@ -91,7 +92,7 @@ class Timed:
         """Speed of each pass over plain prefill: of its own repeat, or else of the median one."""
         middle = statistics.median(self.plain)
         plain = self.plain if self.beside else [middle] * len(seconds)
-        return [one / own for one, own in zip(plain, seconds, strict=True)]
+        return [self.tokens / own / one for one, own in zip(plain, seconds, strict=True)]
 
     def told(self) -> dict[str, Any]:
         """What a reader wants to see beside the runs."""
@@ -110,24 +111,38 @@ class Timed:
         return found
 
 
-def time_beside(session: EngineSession, prompts: Prompts, repeats: int) -> Timed:
-    """Time an engine whose capture can be paused: each pass has a plain one right behind it."""
+def time_beside(
+    session: EngineSession, prompts: Prompts, repeats: int, *, part: int | None = None
+) -> Timed:
+    """Time an engine whose capture can be paused: each pass has a plain one right behind it.
+
+    Args:
+        session: The engine.
+        prompts: The batch.
+        repeats: How often.
+        part: Prompts of the plain pass; by default all.
+    """
     passes, plain = [], []
     for _ in range(repeats):
         passes.append(capture_pass(session, prompts))
-        plain += session.plain(prompts, 1)["seconds"]
+        plain += _plain_rates(session, prompts[:part], 1)
     return Timed(sum(map(len, prompts)), tuple(passes), tuple(plain), beside=True)
 
 
 def time_capture(
     session: EngineSession, prompts: Prompts, repeats: int, plain: Sequence[float]
 ) -> Timed:
-    """Time an engine with capture; ``plain`` are seconds of another engine, or none."""
+    """Time an engine with capture; ``plain`` are another engine's tokens a second, or none."""
     passes = tuple(capture_pass(session, prompts) for _ in range(repeats))
     return Timed(sum(map(len, prompts)), passes, tuple(plain), beside=False)
 
 
 def time_plain(session: EngineSession, prompts: Prompts, repeats: int) -> Timed:
     """Time an engine without capture; its own warm-up comes first."""
-    seconds = session.plain(prompts, repeats)["seconds"]
-    return Timed(sum(map(len, prompts)), (), tuple(seconds), beside=False)
+    rates = _plain_rates(session, prompts, repeats)
+    return Timed(sum(map(len, prompts)), (), tuple(rates), beside=False)
+
+
+def _plain_rates(session: EngineSession, prompts: Prompts, repeats: int) -> list[float]:
+    tokens = sum(map(len, prompts))
+    return [tokens / seconds for seconds in session.plain(prompts, repeats)["seconds"]]

@@ -52,13 +52,24 @@ def test_each_pass_has_the_plain_one_behind_it_for_a_pair(tmp_path: Path) -> Non
     session = Session(tmp_path, 1.0, 2.0, 3.0)
     found = time_beside(session, PROMPTS, 3)  # type: ignore[arg-type]
     assert session.calls == ["run", "plain 1"] * 3
-    assert (found.tokens, found.total, found.plain, found.beside) == (5, 15, (1.0, 2.0, 3.0), True)
+    assert (found.tokens, found.total, found.plain, found.beside) == (
+        5,
+        15,
+        (5.0, 2.5, 5 / 3),
+        True,
+    )
+
+
+def test_plain_pass_of_a_part_is_told_by_its_own_tokens(tmp_path: Path) -> None:
+    found = time_beside(Session(tmp_path, 1.0, 2.0), PROMPTS, 2, part=1)  # type: ignore[arg-type]
+    assert (found.tokens, found.plain) == (5, (3.0, 1.5))
 
 
 def test_pairs_take_the_machines_mood_out_of_the_ratio() -> None:
-    paired = Timed(1000, passes(1.0, 2.0, 4.0), (0.9, 1.8, 3.6), beside=True)
+    plain = tuple(1000 / seconds for seconds in (0.9, 1.8, 3.6))
+    paired = Timed(1000, passes(1.0, 2.0, 4.0), plain, beside=True)
     assert paired.rates()["ratio"] == pytest.approx([0.9] * 3)
-    apart = Timed(1000, passes(1.0, 2.0, 4.0), (0.9, 1.8, 3.6), beside=False)
+    apart = Timed(1000, passes(1.0, 2.0, 4.0), plain, beside=False)
     assert apart.rates()["ratio"] == pytest.approx([1.8, 0.9, 0.45])
 
 
@@ -76,7 +87,8 @@ def test_plain_speed_of_another_engine_is_not_recorded_as_ones_own(tmp_path: Pat
 
 
 def test_told_figures_are_medians_with_their_range_and_the_tail() -> None:
-    told = Timed(1000, passes(1.0, 2.0, 2.0), (0.9, 1.8, 1.9), beside=True).told()
+    plain = tuple(1000 / seconds for seconds in (0.9, 1.8, 1.9))
+    told = Timed(1000, passes(1.0, 2.0, 2.0), plain, beside=True).told()
     assert (told["tokens"], told["repeats"], told["bytes_per_token"]) == (1000, 3, 57_344)
     assert (told["ratio"], told["ratio_range"]) == (0.9, [0.9, 0.95])
     assert told["generate_ratio"] == pytest.approx(0.9 / 0.8)
