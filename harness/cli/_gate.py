@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.gate.candidate import Candidate, candidate_of, known, known_good
 from harness.gate.engine_suite import prompts
 from harness.gate.evidence import Evidence, read_all
-from harness.gate.ladder import run_gate
+from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.report import require_target, save
 from harness.gate.verdict import Rung
 
@@ -62,6 +62,26 @@ def gate(
             "--rungs cpu the capture whose engine suite is run: patched or native."
         ),
     ] = "verdict",
+    slice_: Annotated[
+        Path | None,
+        typer.Option(
+            "--slice",
+            help="Checkpoint for rung gpu, such as one of `harness model make kimi-k2.5-slice`. "
+            "By default the tiny model that pytest makes.",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Checkpoint for rung full: the whole Kimi-K2.5.")
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel-size",
+            "-tp",
+            min=1,
+            help="GPUs that share the model on rungs gpu and full. By default 1 and 8.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +114,13 @@ def gate(
         require_target(report)
         recorded = read_all()
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
-        result = run_gate(asked, good, rungs=wanted, python=python)
+        result = run_gate(
+            asked,
+            good,
+            rungs=wanted,
+            python=python,
+            climbers=climbers_with(slice_=slice_, model=model, ranks=tensor_parallel_size),
+        )
     if report is not None:
         save(report, result, recorded, prompts=prompts() if report_prompts else None)
     if json_output:

@@ -176,12 +176,15 @@ def run_capture(spec: SuiteSpec, capture: CaptureName, *, chunked: bool) -> Capt
 
 
 def _words(error: HarnessError) -> str:
-    """Say a failure in one line that may be published: no log, no colours, no path of this box."""
     failure = error.failure
-    found = _COLOURS.sub("", failure.found).split("; last log lines:")[0]
+    return f"{failure.id}: expected {failure.expected}, found {publishable(failure.found)}"
+
+
+def publishable(text: str) -> str:
+    """Return words in one line that may be published: no log, no colours, no path of this box."""
+    found = _COLOURS.sub("", text).split("; last log lines:")[0]
     found = " ".join(_PATHS.sub("", found).split())
-    cut = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
-    return f"{failure.id}: expected {failure.expected}, found {cut}"
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
 
 
 def _measure(session: EngineSession, spec: SuiteSpec, started: float) -> CaptureFigures:

