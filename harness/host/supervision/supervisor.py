@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.host.supervision import aftermath, code_on_disk, fatal, loads, room
-from harness.host.supervision.loads import LoadKind, clock
+from harness.host.supervision.load import Load
+from harness.host.supervision.loads import LoadKind
 from harness.host.supervision.loglines import LogFollower, LogLine
-from harness.host.supervision.phases import LoadTrack, Phase, sight
-from harness.host.supervision.policy import Action, Danger, LoadProgress, Supervision
+from harness.host.supervision.phases import sight
+from harness.host.supervision.policy import Action, Danger, Supervision
 from harness.host.supervision.pulse import DeviceProbe, NoDevices
 from harness.host.supervision.room import LinuxRoom, RoomProbe
 from harness.host.supervision.stall import Stillness
@@ -62,8 +63,7 @@ class Supervisor:
         self._memory = aftermath.DeviceMemory(self._devices)
         self._call: Call | None = None
         self._log: LogFollower | None = None
-        self._track: LoadTrack | None = None
-        self._expected: loads.Expected | None = None
+        self._load: Load | None = None
         self._ending: _Ending | None = None
         self._warned: set[str] = set()
         self._killed = False
@@ -82,11 +82,10 @@ class Supervisor:
             self._room = self._machine.room()
             self._memory.note()
         self._call = call
-        self._track = None
+        self._load = None
         self._stillness.restart(call.begun)
         if call.op == "load":
-            self._track = LoadTrack(call.begun)
-            self._expected = loads.expect(self._kind)
+            self._load = Load(call.begun, loads.expect(self._kind))
             self._tell(call.begun, new_phase=True)
 
     def look(self, now: float) -> Cut | None:
@@ -98,31 +97,31 @@ class Supervisor:
         if cut is None and now >= self._next_machine:
             self._next_machine = now + self._every_s
             cut = self._stalled(now) or self._short(now) or self._edited(now)
-        if self._track is not None and now >= self._next_tell:
+        if self._load is not None and now >= self._next_tell:
             self._tell(now)
         return cut
 
     def done(self, now: float) -> None:
         """The call has ended well; the time of a load is kept for the next one."""
-        track, self._track = self._track, None
+        load, self._load = self._load, None
         self._call = None
-        if track is None:
+        if load is None:
             return
-        track.finish(now)
-        self._report(track, now, new_phase=True)
+        load.track.finish(now)
+        self._supervision.on_progress(load.progress(now, new_phase=True))
         if self._kind is not None:
-            loads.remember(self._kind, now - track.begun, track)
+            loads.remember(self._kind, now - load.track.begun, load.track)
 
     def failed(self, now: float) -> Mapping[str, Any]:
         """The call has failed: say where a load was, and what the log's last lines mean."""
         self._read_log(now)
         facts: dict[str, Any] = {}
         words = []
-        if self._track is not None:
-            facts = self._load_facts(now)
-            words.append(f"in {self._track.where}")
+        if self._load is not None:
+            facts = self._load.facts(now)
+            words.append(f"in {self._load.track.where}")
             if not self._killed:  # What ended it otherwise does not tell the time.
-                words[0] = f"load ended at {self._times(now)}, {words[0]}"
+                words[0] = f"load ended at {self._load.times(now)}, {words[0]}"
         if self._ending is not None and not self._ending.kind.general and not self._killed:
             facts["fatal"] = self._ending.kind.id
             words.append(f"known: {self._ending.kind.means} ({self._ending.kind.source})")
@@ -147,12 +146,13 @@ class Supervisor:
         if fatal.informational(line):
             return  # What a waiting engine repeats is no sign of life.
         self._stillness.sign(now)
-        if self._track is not None and (seen := sight(line)) is not None:
-            before = self._track.phase
-            if self._track.see(seen, now):
-                self._tell(now, new_phase=self._track.phase is not before)
+        if self._load is not None and (seen := sight(line)) is not None:
+            track = self._load.track
+            before = track.phase
+            if track.see(seen, now):
+                self._tell(now, new_phase=track.phase is not before)
         kind = fatal.recognise(line)
-        if kind is not None and not (kind.load_only and self._track is None):
+        if kind is not None and not (kind.load_only and self._load is None):
             if self._ending is None or (self._ending.kind.general and not kind.general):
                 begun = now if self._ending is None else self._ending.since
                 self._ending = _Ending(kind, line, begun)
@@ -210,7 +210,7 @@ class Supervisor:
             means="the engine is about to run out of it",
             next="free memory, or raise the container's limits (--memory, --shm-size)",
             # A loaded engine has its segments; it may go on with what it has.
-            only_warn=name == Danger.SHM and self._track is None,
+            only_warn=name == Danger.SHM and self._load is None,
         )
 
     def _edited(self, now: float) -> Cut | None:
@@ -252,13 +252,18 @@ class Supervisor:
         """Kill, warn once, or do nothing, as the policy says."""
         action = self._action(danger)
         if action is Action.KILL and not only_warn:
-            what = f"{found}: {means}"
             self._killed = True
+            load = self._load
+            killed = f"killed at {load.times(now)}" if load else "killed"
             return Cut(
-                expected="a load that can succeed" if self._track else "an engine that works",
-                found=f"killed at {self._times(now)}: {what}" if self._track else f"killed: {what}",
+                expected="a load that can succeed" if load else "an engine that works",
+                found=f"{killed}: {found}: {means}",
                 next=next,
-                details={"danger": danger.value, **details, **self._load_facts(now)},
+                details={
+                    "danger": danger.value,
+                    **details,
+                    **(load.facts(now) if load else {}),
+                },
             )
         key = key or danger.value
         if action is not Action.OFF and key not in self._warned:
@@ -266,52 +271,10 @@ class Supervisor:
         self._warned.add(key)
         return None
 
-    def _load_facts(self, now: float) -> dict[str, Any]:
-        if self._track is None:
-            return {}
-        seconds = now - self._track.begun
-        facts = {"phase": self._track.phase.value, "load_seconds": round(seconds, 2)}
-        if self._expected is None:
-            return facts
-        saved = max(0.0, self._expected.seconds - seconds)
-        return {
-            **facts,
-            "expected_seconds": round(self._expected.seconds, 2),
-            "saved_seconds": round(saved, 2),
-        }
-
-    def _times(self, now: float) -> str:
-        """Write ``2:10 of an expected 20:00 (why), 17:50 saved``."""
-        assert self._track is not None
-        seconds = now - self._track.begun
-        if self._expected is None:
-            return clock(seconds)
-        total = self._expected.seconds
-        saved = f", {clock(total - seconds)} saved" if total > seconds else ""
-        return f"{clock(seconds)} of an expected {clock(total)} ({self._expected.why}){saved}"
-
     def _tell(self, now: float, *, new_phase: bool = False) -> None:
         self._next_tell = now + _TELL_S
-        if self._track is not None:
-            self._report(self._track, now, new_phase=new_phase)
-
-    def _report(self, track: LoadTrack, now: float, *, new_phase: bool) -> None:
-        expected = self._expected
-        ready = track.phase is Phase.READY
-        left = None if expected is None else 0.0 if ready else expected.left(track, now)
-        self._supervision.on_progress(
-            LoadProgress(
-                phase=track.phase.value,
-                where=track.where,
-                done=track.done,
-                total=track.total,
-                seconds=now - track.begun,
-                expected_s=None if expected is None else expected.seconds,
-                eta_s=left,
-                why="" if expected is None else expected.why,
-                new_phase=new_phase,
-            )
-        )
+        if self._load is not None:
+            self._supervision.on_progress(self._load.progress(now, new_phase=new_phase))
 
 
 class _Ending:
