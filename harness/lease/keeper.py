@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,45 +35,19 @@ from harness.host.supervision.policy import (
     DEFAULT_ACTIONS,
     Action,
     Danger,
-    LoadProgress,
     Supervision,
 )
 from harness.lease import address, asked, record
 from harness.lease.identity import Identity, identity_of
 from harness.lease.messages import error_to_json
+from harness.lease.news import News
+from harness.lease.place import forget, own_folder
 from harness.lease.record import Book, Lease
 from harness.lease.refusals import changed, not_loaded, require_free, untrusted
 from harness.lease.service import End, Service
 
 LOCK_S = 10.0
 _TICK_S = 0.2
-
-
-class News:
-    """Tells whoever waits for the start, as long as somebody does."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def say(self, event: str, **facts: Any) -> None:
-        """Send one event as a JSON line."""
-        with contextlib.suppress(OSError):
-            os.write(self._fd, (json.dumps({"event": event, **facts}) + "\n").encode())
-
-    def progress(self, progress: LoadProgress) -> None:
-        """Tell where the load is; left out where whoever listens does not keep up."""
-        if self._fd >= 0 and select.select([], [self._fd], [], 0)[1]:
-            self.say("progress", progress=asdict(progress))
-
-    def warning(self, text: str) -> None:
-        """Tell a warning of the load."""
-        self.say("warning", text=text)
-
-    def close(self) -> None:
-        """Say no more."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
 
 
 class Keeper:
@@ -175,7 +148,7 @@ class Keeper:
             try:
                 lease.folder.mkdir(mode=0o700)
                 lease.identity.write_text(json.dumps(identity.to_json()), "utf-8")
-                _own_folder(lease.spool)
+                own_folder(lease.spool)
                 book.write(lease)
             except BaseException:
                 shutil.rmtree(lease.folder, ignore_errors=True)
@@ -265,13 +238,6 @@ class Keeper:
             self._book.change(self._lease, state=state, reason=reason + left, client=None)
 
 
-def forget(lease: Lease, book: Book) -> None:
-    """Remove what an ended lease has left on disk: record, logs, socket, spool."""
-    shutil.rmtree(lease.spool, ignore_errors=True)
-    shutil.rmtree(lease.folder, ignore_errors=True)
-    book.path(lease.name).unlink(missing_ok=True)
-
-
 def loaded_to_json(loaded: Loaded) -> dict[str, Any]:
     """Return what an engine said after its load as a JSON object."""
     return {
@@ -285,25 +251,6 @@ def loaded_to_json(loaded: Loaded) -> dict[str, Any]:
 def _devices(loaded: Loaded) -> str:
     named = (str(worker["device"]) for worker in loaded.workers if "device" in worker)
     return ", ".join(dict.fromkeys(named))
-
-
-def _own_folder(folder: Path) -> None:
-    """Make an empty folder; what is there already is somebody else's.
-
-    Raises:
-        Refused: ``lease.spool``.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise Refused(
-            "lease.spool",
-            expected="a new folder for samples on their way",
-            found=str(error.strerror or error),
-            where=str(folder),
-            next="choose another folder with --spool",
-        ) from error
 
 
 def _this_process() -> Process:

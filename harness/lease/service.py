@@ -1,8 +1,9 @@
 """The keeper's loop: one client at a time, its calls forwarded to the engine, nothing lost.
 
-A call runs in a thread of its own, so that the loop can go on to watch the client, the engine,
-the clock and whoever else knocks. A client that vanishes in the middle of a call does not end
-the engine: the call runs to its end, what it wrote is removed, and then the next one may come.
+A call runs in a thread of its own (``calls``), so that the loop can go on to watch the client,
+the engine, the clock and whoever else knocks. A client that vanishes in the middle of a call does
+not end the engine: the call runs to its end, what it wrote is removed, and then the next one may
+come.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ import contextlib
 import os
 import select
 import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from harness.errors import HarnessError, Refused
+from harness.errors import Refused
 from harness.host import processes
 from harness.host.wire import Channel, ProtocolError
 from harness.lease import address
+from harness.lease.calls import Calls, Kept
 from harness.lease.messages import error_to_json
 from harness.lease.record import PROTOCOL, Client
-from harness.lease.refusals import busy, ended, keeper_failed, refuse_op
+from harness.lease.refusals import busy, ended, refuse_op
 
 SPOOL_KEEPS: Final = "results.jsonl"
 """The engine reads on in this file: it must stay as it is for the engine's whole life."""
@@ -34,27 +34,6 @@ _NOT_FORWARDED = frozenset(("load", "configure", "shutdown"))
 _LOOK_S = 0.5
 _FAREWELL_S = 2.0
 _COMMAND = 160
-
-
-class Kept(Protocol):
-    """The part of :class:`harness.host.Host` that a keeper uses."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether a call can be made."""
-
-    def look(self) -> HarnessError | None:
-        """Between two calls: what has ended the engine."""
-
-    def call(
-        self,
-        op: str,
-        params: dict[str, Any],
-        *,
-        deadline_s: float,
-        on_event: Callable[[dict[str, Any]], None] | None = ...,
-    ) -> dict[str, Any]:
-        """Run one op in the engine."""
 
 
 @dataclass(frozen=True)
@@ -81,32 +60,6 @@ class _Session:
     gone: bool = False
 
 
-@dataclass
-class _Mail:
-    """What the call's thread has for the loop; a byte in the pipe says that there is some."""
-
-    lines: deque[tuple[dict[str, Any], bool]] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def put(self, message: dict[str, Any], *, last: bool = False) -> None:
-        self.lines.append((message, last))
-        self.wake()
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self.writer, b".")
-
-    def clear(self) -> None:
-        with contextlib.suppress(OSError):
-            os.read(self.reader, 65536)
-
-    def close(self) -> None:
-        os.close(self.reader)
-        os.close(self.writer)
-
-
 class Service:
     """Serves one leased engine until it ends.
 
@@ -129,19 +82,17 @@ class Service:
         expires: float,
         on_client: Callable[[int, Client | None], None],
     ) -> None:
-        self._host, self._listener, self._name = host, listener, name
+        self._listener, self._name = listener, name
         self._spool, self._expires, self._on_client = spool, expires, on_client
-        self._mail = _Mail()
+        self._calls = Calls(host)
         self._session: _Session | None = None
         self._sessions = 0
         self._stopped = False
-        self._failure: HarnessError | None = None
-        self._thread: threading.Thread | None = None
 
     def stop(self) -> None:
         """End the service soon; from any thread or signal handler."""
         self._stopped = True
-        self._mail.wake()
+        self._calls.wake()
 
     def serve(self) -> End:
         """Serve until there is a reason to end; the caller ends the engine."""
@@ -162,19 +113,16 @@ class Service:
         if self._session is not None:
             self._session.connection.close()
             self._session = None
-        if self._thread is not None:
-            self._thread.join(_FAREWELL_S)
-        if self._thread is None or not self._thread.is_alive():
-            self._mail.close()
+        self._calls.close(_FAREWELL_S)
 
     def _look(self) -> None:
         """Notice that the engine has died while nobody called it."""
         if self._session is None or not self._session.working:
-            self._failure = self._failure or self._host.look()
+            self._calls.look()
 
     def _reason(self) -> End | None:
-        if self._failure is not None:
-            failure = self._failure.failure
+        if self._calls.failure is not None:
+            failure = self._calls.failure.failure
             return End("died", f"{failure.id}: {_first_line(failure.found)}")
         if self._stopped:
             return End("stopped", "it was stopped")
@@ -185,7 +133,7 @@ class Service:
     def _wait(self, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
-        poll.register(self._mail.reader, select.POLLIN)
+        poll.register(self._calls.reader, select.POLLIN)
         session = self._session
         if session is not None and not session.gone:
             pending = select.POLLOUT if session.channel.pending else 0
@@ -193,8 +141,8 @@ class Service:
         for fd, _ in poll.poll(seconds * 1000):
             if fd == self._listener.fileno():
                 self._accept()
-            elif fd == self._mail.reader:
-                self._mail.clear()
+            elif fd == self._calls.reader:
+                self._calls.clear()
             elif session is not None and fd == session.channel.fileno():
                 self._hear(session)
 
@@ -279,28 +227,13 @@ class Service:
             session.channel.flush()
             return
         session.working = True
-        arguments = (id, op, params, deadline_s)
-        self._thread = threading.Thread(target=self._call, args=arguments, daemon=True)
-        self._thread.start()
-
-    def _call(self, id: int, op: str, params: dict[str, Any], deadline_s: float) -> None:
-        def on_event(event: dict[str, Any]) -> None:
-            self._mail.put({**event, "id": id})
-
-        try:
-            result = self._host.call(op, params, deadline_s=deadline_s, on_event=on_event)
-        except BaseException as error:
-            if not self._host.alive:
-                self._failure = error if isinstance(error, HarnessError) else keeper_failed(error)
-            self._mail.put({"id": id, "error": error_to_json(error)}, last=True)
-        else:
-            self._mail.put({"id": id, "result": result}, last=True)
+        self._calls.begin(id, op, params, deadline_s)
 
     def _deliver(self) -> None:
         """Hand on what the call's thread has said; to nobody where the client is gone."""
         session = self._session
-        while self._mail.lines and session is not None:
-            message, last = self._mail.lines.popleft()
+        while self._calls.lines and session is not None:
+            message, last = self._calls.lines.popleft()
             if not session.gone:
                 session.channel.put(message)
             session.working = session.working and not last

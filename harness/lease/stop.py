@@ -15,7 +15,8 @@ from harness.errors import EngineFailed, HarnessError, Refused, UsageError
 from harness.host import processes
 from harness.host.processes import Process
 from harness.lease.condition import Condition, Judged, judge
-from harness.lease.keeper import LOCK_S, forget
+from harness.lease.keeper import LOCK_S
+from harness.lease.place import forget
 from harness.lease.record import Book, Lease, check_name
 from harness.lease.refusals import unreadable
 
