@@ -46,6 +46,9 @@ def page(evidence: Sequence[Evidence], surfaces: Sequence[Surface]) -> str:
         _table(_PAIR, map(_pair_row, _newest(evidence))),
         "\n## Known bad\n\n",
         _bad(evidence, surfaces),
+        "\n## Could not run\n\n",
+        "Nothing is proved of these and nothing refuted.\n\n",
+        "".join(_said(evidence, CANNOT_RUN)) or "Nothing.\n",
         "\n## What had to be done\n\n",
         _done(evidence),
         "\n## Not proved\n\n",
@@ -111,15 +114,22 @@ def _pair_row(row: _Row) -> tuple[str, ...]:
 
 
 def _bad(evidence: Sequence[Evidence], surfaces: Sequence[Surface]) -> str:
-    lines = [
-        f"- vLLM {row.evidence.pair.vllm}, {row.evidence.pair.device}, torch "
-        f"{row.evidence.pair.torch or '?'}, {row.proof.capture}: {row.proof.reason}\n"
-        for row in _newest(evidence)
-        if row.proof.outcome != PASSED
-    ]
+    lines = _said(evidence, FAILED)
     for consumer, name in _CONSUMERS:
         lines += [f"- {name}, {text}\n" for text in _refusals(surfaces, consumer)]
     return "".join(lines) or "Nothing.\n"
+
+
+def _said(evidence: Sequence[Evidence], outcome: str) -> list[str]:
+    """Return the reasons of the rows of one outcome, a line each."""
+    found = []
+    for row in _newest(evidence):
+        pair = row.evidence.pair
+        if row.proof.outcome == outcome:
+            torch = f"torch {pair.torch}, " if pair.torch else ""
+            where = f"vLLM {pair.vllm}, {pair.device}, {torch}{row.proof.capture}"
+            found.append(f"- {where}: {row.proof.reason}\n")
+    return found
 
 
 def _refusals(surfaces: Sequence[Surface], consumer: Consumer) -> Iterator[str]:

@@ -183,6 +183,11 @@ def test_page_has_a_row_for_each_pair_and_the_reason_of_each_bad_one() -> None:
     assert "- vLLM 0.21.0, cpu, torch 2.11.0, patched: row 3 of length-17" in text
     assert "- vLLM 0.20.0, cpu, torch 2.11.0, native: the release cannot do it" in text
     assert "torch without CUDA" in text
+    bad, _, could_not = text.partition("## Known bad")[2].partition("## Could not run")
+    assert "row 3 of length-17" in bad
+    # What could not run is not bad: nothing is refuted.
+    assert "the release cannot do it" not in bad
+    assert "the release cannot do it" in could_not.partition("## ")[0]
 
 
 def test_page_shows_the_newest_of_two_runs_of_one_pair() -> None:

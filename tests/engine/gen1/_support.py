@@ -114,8 +114,8 @@ def drive(
     chosen = [patch for patch in patches.PATCHES if patch.id in known]
     with patches.patched_environment(chosen, env={**os.environ, **ENVIRONMENT}) as env:
         # The hook watches for all; each plan says which of them are in force, once the import of
-        # speculators itself is through.
-        imports = [patch.id for patch in chosen if patch.process is patches.Process.BOTH]
+        # speculators itself is through. What that import needs is not in its own modules.
+        imports = [patch.id for patch in chosen if not patch.module.startswith("speculators.")]
         env["HARNESS_PATCHES"] = " ".join(imports)
         log = folder / "engine.log"
         with log.open("w") as stream:
