@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / "ci" / "github").glob("*.yml"))
 OUTPUTS = ROOT / "ci" / "github" / "outputs.py"
 BOX = ROOT / "ci" / "box" / "gate.sh"
+BREAK = ROOT / "ci" / "box" / "break.sh"
 DOCS = [ROOT / "docs" / name for name in ("ci.md", "evidence.md", "compare.md")]
 
 
@@ -99,7 +100,15 @@ def test_release_and_verdict_are_handed_on_and_nothing_that_is_not_plain(tmp_pat
     assert outputs(tmp_path, "") == ""
 
 
-def box(tmp_path: Path, *words: str, gate: int = 0, preflight: int = 0, tests: int = 0) -> Any:
+def box(
+    tmp_path: Path,
+    *words: str,
+    gate: int = 0,
+    preflight: int = 0,
+    tests: int = 0,
+    script: Path = BOX,
+    before: tuple[str, ...] = (),
+) -> Any:
     """Run the box's pipeline with stand-ins; returns what was called and the exit code."""
     notes = tmp_path / "notes"
     stand_in = tmp_path / "bin"
@@ -112,7 +121,7 @@ def box(tmp_path: Path, *words: str, gate: int = 0, preflight: int = 0, tests: i
         program.write_text(f'#!/bin/sh\necho {name} "$@" >> {notes}\n{cases}\n')
         program.chmod(0o755)
     done = subprocess.run(
-        ["sh", str(BOX), str(stand_in / "python"), *words],
+        ["sh", str(script), *before, str(stand_in / "python"), *words],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{stand_in}:/usr/bin:/bin"},
         capture_output=True,
@@ -148,3 +157,22 @@ def test_box_stops_at_the_first_rung_that_does_not_allow_it(
 ) -> None:
     found, called = box(tmp_path, **codes)
     assert (found, len(called)) == (code, steps)
+
+
+def test_break_loads_onto_clean_gpus_only(tmp_path: Path) -> None:
+    code, called = box(tmp_path, "--hs-model", "/models/K", script=BREAK)
+    assert code == 0
+    assert called[0] == "harness preflight"
+    assert "tests/gpu/test_mutations.py" in called[1]
+    assert called[1].endswith("-m gpu --hs-require-gpu --hs-model /models/K")
+    (tmp_path / "notes").unlink()
+    code, called = box(tmp_path, script=BREAK, preflight=3)
+    assert (code, called) == (3, ["harness preflight"])
+
+
+def test_break_on_a_cpu_asks_for_no_gpu_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    code, called = box(tmp_path, script=BREAK, before=("--cpu",), tests=1)
+    assert code == 1
+    assert len(called) == 1
+    assert "tests/engine/test_mutations.py" in called[0]
+    assert "gpu" not in called[0].replace("--cpu", "")
