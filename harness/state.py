@@ -71,7 +71,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

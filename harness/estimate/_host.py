@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,7 +140,7 @@ def measure_read(
             files += 1
         seconds = clock() - begin
     except OSError as error:
-        raise _nothing(folder, f"{type(error).__name__}: {error.strerror}") from error
+        raise _nothing(folder, error.strerror or str(error)) from error
     if not done:
         raise _nothing(folder, "no bytes in it")
     if done < least:
@@ -154,6 +156,9 @@ def measure_read(
 
 
 def _files(folder: Path) -> list[Path]:
+    # A file of the system's own may have no end, or wait for somebody.
+    if folder.exists() and not os.statvfs(folder).f_blocks:
+        raise OSError(errno.EINVAL, "it belongs to the system and is on no disk")
     if folder.is_file():
         return [folder]
     names = [path for path in sorted(folder.iterdir()) if path.is_file()]

@@ -124,7 +124,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise _broken(where, f"{type(error).__name__}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(where, str(error)) from error
     if not isinstance(config, dict):
         raise _broken(where, f"a JSON {type(config).__name__}")

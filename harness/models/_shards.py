@@ -135,7 +135,7 @@ def _read_index(folder: Path) -> _Index:
         weight_map = json.loads(raw)["weight_map"]
         if not all(isinstance(shard, str) for shard in weight_map.values()):
             raise TypeError("a shard's name is not a text")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckFailed(
             "models.broken-index",
             expected="a JSON object whose weight_map names a shard for each tensor",

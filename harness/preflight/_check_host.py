@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from harness.preflight._check import Check, Scene, size
@@ -14,6 +15,7 @@ STALE_MOST = 1 << 30
 OPEN_FILES = 1024
 DISK_RESERVE = 64 << 20
 _SHOWN = 3
+_LISTED = 20
 
 
 def _memory(scene: Scene) -> Iterator[Finding]:
@@ -64,9 +66,11 @@ def _stale(scene: Scene) -> Iterator[Finding]:
     total = sum(file.bytes for file in files)
     names = " ".join(str(file.path) for file in files[:_SHOWN])
     more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-    text = f"{len(files)} files of ended engines in /dev/shm, {size(total)}: {names}{more}"
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    text = f"{count} of ended engines in /dev/shm, {size(total)}: {names}{more}"
     outside = "" if scene.processes.host else ", if nothing outside of this container uses them"
-    step = f"rm them{outside}"
+    every = " ".join(shlex.quote(str(file.path)) for file in files)
+    step = f"rm {every if len(files) <= _LISTED else 'them'}{outside}"
     verdict = Verdict.DIRTY if total > STALE_MOST else Verdict.CLEAN
     yield Finding("host.stale", verdict, text, f"at most {size(STALE_MOST)}", step)
 

@@ -67,8 +67,8 @@ def skipped(names: Collection[str]) -> frozenset[str]:
         near = [one for name in unknown for one in get_close_matches(name, known | families)]
         raise UsageError(
             "preflight.unknown-check",
-            expected="the id of a check, or a family of them"
-            + (f", such as {', '.join(dict.fromkeys(near))}" if near else ""),
+            expected="the id of a check, or a family of them, such as "
+            + ", ".join(dict.fromkeys(near or sorted(families))),
             found=", ".join(map(repr, unknown)),
             where="the checks to leave out",
             next="harness preflight --markdown lists them",

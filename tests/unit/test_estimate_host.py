@@ -96,6 +96,13 @@ def test_too_few_bytes_are_no_measurement(tmp_path: Path, one_file: bool) -> Non
     assert measure_read(tmp_path).bytes == (16 << 20) + 3
 
 
+@pytest.mark.parametrize("place", ["/proc", "/proc/version"])
+def test_files_of_the_system_are_on_no_disk(place: str) -> None:
+    with pytest.raises(Refused, match=r"estimate\.nothing-to-read") as refused:
+        measure_read(Path(place), least=1)
+    assert "belongs to the system" in refused.value.failure.found
+
+
 def test_a_pipe_that_is_named_like_a_shard_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.safetensors")
     (tmp_path / "b").write_bytes(b"abc")

@@ -86,6 +86,11 @@ def test_config_that_is_no_json(tmp_path: Path) -> None:
     assert "line 1" in found
 
 
+def test_config_without_a_bottom(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert _failure(tmp_path)[0] == "models.broken-config"
+
+
 def test_config_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{}")
     assert _failure(tmp_path)[0] == "models.broken-config"

@@ -29,7 +29,7 @@ def test_a_record_comes_back_and_goes(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff", "[" * 100_000])
 def test_a_broken_record_is_no_record(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(text.encode("latin-1"))
