@@ -17,7 +17,7 @@ from harness.engine_facts import Inspection, inspect
 from harness.errors import NotComparable, Refused
 from harness.gate import engine_suite
 from harness.gate._cpu_evidence import cannot_run, evidence_of, hardware
-from harness.gate.engine_suite import CaptureName, SuiteSpec, run_capture
+from harness.gate.engine_suite import CaptureName, SuiteSpec, refused, run_capture
 from harness.gate.environment import PACKAGE, Made, environment
 from harness.gate.evidence import (
     CANNOT_RUN,
@@ -30,6 +30,7 @@ from harness.gate.evidence import (
 from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
 from harness.oracles.reference import Reference, ReferenceHost, read_reference
 from harness.seams import Surface, read_surface
+from harness.standing.preload import require_surface
 
 _ABSENT = "absent"
 _CUDA_ONLY = "torch.cuda.current_device"
@@ -211,9 +212,20 @@ def _suite(made: Made, workplace: Workplace, scratch: Path, progress: Progress) 
     found = []
     for capture, chunked in _captures(seen):
         progress(f"{capture} capture on {seen.engine.dist} {seen.engine.vllm}")
+        try:
+            _require(surface, capture, made.python, spec.model)
+        except Refused as refusal:
+            found.append(refused(capture, refusal))
+            continue
         found.append(run_capture(spec, capture, chunked=chunked))
         _keep_logs(spec.folder, logs)
     return evidence_of(seen, surface, made, why, found)
+
+
+def _require(surface: Surface, capture: CaptureName, python: Path, model: Path) -> None:
+    """Ask rung static once more, of this one capture and model; no engine is started in vain."""
+    architecture = models.read(model).architecture
+    require_surface(surface, capture, architecture=architecture, where=python, python=python)
 
 
 def _require_cpu(seen: Inspection, python: Path) -> None:

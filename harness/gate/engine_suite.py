@@ -157,11 +157,13 @@ def run_capture(spec: SuiteSpec, capture: CaptureName, *, chunked: bool) -> Capt
             max_num_batched_tokens=_CHUNK if chunked else None,
             use_mla=False if chunked else spec.use_mla,
             deadlines=spec.deadlines,
+            # The gate has asked: it would ask again here, and remember a folder that goes away.
+            skip_gate=True,
         )
         longest = max(len(ids) for ids in prompts().values())
         plan = plan_engine(options, longest_prompt=longest, spool=folder / "spool")
     except HarnessError as refusal:
-        return CaptureFigures(capture, "refused", _words(refusal))
+        return refused(capture, refusal)
     try:
         with open_session(plan, log=folder / "engine.log") as session:
             return _measure(session, spec, started)
@@ -173,6 +175,11 @@ def run_capture(spec: SuiteSpec, capture: CaptureName, *, chunked: bool) -> Capt
             seconds={"whole": time.monotonic() - started},
             versions=plan.seen.engine.versions,
         )
+
+
+def refused(capture: CaptureName, refusal: HarnessError) -> CaptureFigures:
+    """Return the figures of a capture that is not even started."""
+    return CaptureFigures(capture, "refused", _words(refusal))
 
 
 def _words(error: HarnessError) -> str:

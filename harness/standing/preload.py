@@ -53,9 +53,28 @@ def require_static(
         surface = surface_at(package)
     except HarnessError:
         return  # a vLLM that tells no version: the recipe judges that
+    require_surface(surface, capture, architecture=architecture, where=package, python=python)
+
+
+def require_surface(
+    surface: Surface, capture: str, *, architecture: str, where: Path, python: Path
+) -> None:
+    """Refuse a release that shows that a capture cannot work with it.
+
+    Args:
+        surface: What it offers.
+        capture: As for :func:`require_static`.
+        architecture: Class of the model.
+        where: Folder of the installed package, for the message.
+        python: Its interpreter, for the message.
+
+    Raises:
+        Refused: ``gate.refused``.
+    """
+    consumer = _CONSUMERS.get(capture)
     problems = [
         text
-        for text in standing(surface, consumer, {}).problems
+        for text in (standing(surface, consumer, {}).problems if consumer else ())
         if not text.startswith(_ASKED_ELSEWHERE) and _concerns(text, architecture)
     ]
     if problems:
@@ -64,7 +83,7 @@ def require_static(
             "gate.refused",
             expected=f"a vLLM that has what the {capture} capture touches",
             found=f"{problems[0]}{more}",
-            where=f"vLLM {surface.release} in {package}",
+            where=f"vLLM {surface.release} in {where}",
             next=f"harness gate --python {python} says what moved and where to; "
             "--skip-gate loads all the same",
         )

@@ -428,3 +428,49 @@ def test_a_sample_with_other_token_ids_fails_however_right_its_rows_are(
     assert right.ok
     (wrong,) = engine_suite._round(Session([5, 6, 8]), truth, {"p": ids}, 0)  # type: ignore[arg-type]
     assert wrong.status == "failed"
+
+
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, run: Any) -> Evidence:
+    """Rung cpu on an environment by hand."""
+    facts = EngineFacts(Version(release), probes={"native_extract": True})
+    seen = Inspection(Platform(device="cpu", cores=2), facts, "3.11.7", "python", tmp_path)
+    monkeypatch.setattr(cpu, "inspect", lambda *_, **__: seen)
+    monkeypatch.setattr(cpu, "_surface", lambda python: recorded(release))
+    monkeypatch.setattr(cpu, "run_capture", run)
+    monkeypatch.setattr(Workplace, "truth", lambda self: {})
+    return cpu.prove(None, Workplace(tmp_path / "work", Path("p")), python=Path("p"))
+
+
+def test_a_capture_that_the_files_rule_out_is_not_even_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run(spec: Any, capture: str, *, chunked: bool) -> CaptureFigures:
+        ran.append(capture)
+        return replace(FIGURES, capture=capture)
+
+    proofs = {one.capture: one for one in suite(tmp_path, monkeypatch, "0.18.0", run).proofs}
+    assert ran == ["patched"]
+    assert proofs["patched"].outcome == PASSED
+    assert proofs["native"].outcome == CANNOT_RUN
+    assert proofs["native"].reason.startswith("gate.refused: ")
+    ran.clear()
+    suite(tmp_path, monkeypatch, "0.32.0", run)
+    assert ran == ["patched", "native"]
+
+
+def test_the_suites_own_loads_do_not_ask_the_gate_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has answered; and what it remembers would be of an environment that goes away."""
+    asked: list[Any] = []
+
+    def plan(options: Any, **_: Any) -> Any:
+        asked.append(options)
+        raise Refused("x.y", expected="a", found="b", where="c", next="d")
+
+    monkeypatch.setattr(engine_suite, "plan_engine", plan)
+    spec = engine_suite.SuiteSpec(Path("python"), tmp_path, tmp_path, {})
+    engine_suite.run_capture(spec, "patched", chunked=True)
+    assert [one.skip_gate for one in asked] == [True]
