@@ -15,7 +15,8 @@ from rich.table import Table
 from harness.cli._outcome import command, print_json
 from harness.errors import ExitCode
 from harness.gate.compatibility import page
-from harness.gate.evidence import PASSED, Evidence, newest_proved, read_all, standing
+from harness.gate.evidence import PASSED, Evidence, read_all
+from harness.gate.vouching import newest_proved, standing
 from harness.seams import recorded, releases
 
 app = typer.Typer(help="What was proved, of which pair, on which rung.", no_args_is_help=True)

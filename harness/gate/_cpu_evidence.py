@@ -9,19 +9,10 @@ from pathlib import Path
 
 from harness.engine_facts import Inspection
 from harness.errors import HarnessError
+from harness.gate.digests import code_digest, patch_digest
 from harness.gate.engine_suite import CaptureFigures
 from harness.gate.environment import Made
-from harness.gate.evidence import (
-    CANNOT_RUN,
-    FAILED,
-    PASSED,
-    Evidence,
-    Pair,
-    Proof,
-    code_digest,
-    patch_digest,
-    today,
-)
+from harness.gate.evidence import CANNOT_RUN, FAILED, PASSED, Evidence, Pair, Proof, today
 from harness.gate.verdict import Rung
 from harness.recipe import EngineFacts
 from harness.seams import Surface

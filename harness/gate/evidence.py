@@ -7,9 +7,8 @@ nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +30,6 @@ OUTCOMES = (PASSED, FAILED, CANNOT_RUN)
 
 _OF_PAIR = {"rung", "pair", "proofs", "done", "hashes"}
 _MEMBERS = {"schema", "date", "what", *_OF_PAIR}
-
-# What decides a row: the engine's side, the settings, what judges. Not the gate, not printing.
-_CODE = ("inside", "recipe", "capture", "layers", "oracles")
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,7 @@ def read_all(folder: Path | None = None) -> tuple[Evidence, ...]:
     """
     folder = folder or data_path(FOLDER)
     found = map(_of_pair, sorted(folder.glob("*.json")))
-    return tuple(sorted(filter(None, found), key=_order))
+    return tuple(sorted(filter(None, found), key=order))
 
 
 def read(path: Path) -> Evidence:
@@ -222,90 +218,6 @@ def _proof(body: Mapping[str, Any]) -> Proof:
     return Proof(str(body["capture"]), body["outcome"], reason, dict(body["figures"]))
 
 
-def _order(one: Evidence) -> tuple[Version, int, str, str]:
+def order(one: Evidence) -> tuple[Version, int, str, str]:
+    """Return what sorts evidence: release, rung, device, date."""
     return one.pair.release, list(Rung).index(one.rung), one.pair.device, one.date
-
-
-def newest_proved(
-    evidence: Iterable[Evidence], *, capture: str, device: str, rung: Rung = Rung.CPU
-) -> Evidence | None:
-    """Return the newest release on which a capture passed on a kind of device.
-
-    Args:
-        evidence: What is known.
-        capture: ``patched`` or ``native``.
-        device: ``cpu`` or ``cuda``.
-        rung: The lowest rung that counts.
-    """
-    ladder = list(Rung)
-    proved = [
-        one
-        for one in evidence
-        if one.pair.device == device
-        and ladder.index(one.rung) >= ladder.index(rung)
-        and (proof := one.proof(capture)) is not None
-        and proof.outcome == PASSED
-    ]
-    return max(proved, key=_order, default=None)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Whether evidence can vouch for a candidate.
-
-    Attributes:
-        comparable: Whether it can be held beside the candidate at all.
-        reason: Why not; empty where it can.
-    """
-
-    comparable: bool
-    reason: str = ""
-
-
-def standing(one: Evidence, *, candidate: str, device: str) -> Standing:
-    """Say whether evidence can be held beside a candidate.
-
-    A candidate that is older than what was proved, or runs on other hardware, was never shown
-    to be at least as good: it is not comparable, and never green by this evidence.
-
-    Args:
-        one: The evidence.
-        candidate: The candidate's release.
-        device: Kind of device that it shall run on.
-    """
-    try:
-        release = Version(candidate)
-    except InvalidVersion:
-        return Standing(False, f"the candidate's release is not known: {candidate!r}")
-    if one.pair.device != device:
-        return Standing(
-            False, f"the evidence is from {one.pair.device} ({one.pair.hardware}), not {device}"
-        )
-    if release < one.pair.release:
-        return Standing(
-            False, f"the candidate {candidate} is older than the evidence, of {one.pair.vllm}"
-        )
-    return Standing(True)
-
-
-def code_digest() -> str:
-    """Return ``sha256:...`` over the code that decides a row, comments included."""
-    root = Path(__file__).parent.parent
-    files = sorted(path for room in _CODE for path in (root / room).rglob("*.py"))
-    return _digest((str(path.relative_to(root)), path.read_bytes()) for path in files)
-
-
-def patch_digest() -> str:
-    """Return ``sha256:...`` over the patches for speculators."""
-    root = Path(__file__).parent.parent / "patches"
-    return _digest(
-        (str(path.relative_to(root)), path.read_bytes()) for path in sorted(root.rglob("*.py"))
-    )
-
-
-def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
-    digest = hashlib.sha256()
-    for name, data in parts:
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return f"sha256:{digest.hexdigest()}"

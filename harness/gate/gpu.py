@@ -15,17 +15,9 @@ from harness import models
 from harness.engine_facts import Inspection, inspect
 from harness.errors import HarnessError
 from harness.gate._session import Session, run
+from harness.gate.digests import code_digest, patch_digest
 from harness.gate.engine_suite import publishable
-from harness.gate.evidence import (
-    FAILED,
-    PASSED,
-    Evidence,
-    Pair,
-    Proof,
-    code_digest,
-    patch_digest,
-    today,
-)
+from harness.gate.evidence import FAILED, PASSED, Evidence, Pair, Proof, today
 from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
 from harness.models import KIMI_K25
 from harness.preflight import Report

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from harness.cli._app import app
 from harness.errors import CheckFailed
 from harness.gate.compatibility import not_proved, page
+from harness.gate.digests import code_digest, patch_digest
 from harness.gate.evidence import (
     CANNOT_RUN,
     FAILED,
@@ -21,14 +22,11 @@ from harness.gate.evidence import (
     Evidence,
     Pair,
     Proof,
-    code_digest,
-    newest_proved,
-    patch_digest,
     read,
     read_all,
-    standing,
 )
 from harness.gate.verdict import Rung
+from harness.gate.vouching import newest_proved, standing
 from harness.seams import recorded, releases
 
 ROOT = Path(__file__).parents[2]
