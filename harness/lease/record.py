@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -174,7 +175,8 @@ class Unreadable:
     @property
     def next(self) -> str:
         """What to do: whether an engine runs is asked by other means than the record."""
-        return f"harness reclaim shows what still runs; rm {self.path} forgets the record"
+        remove = f"{'rm -r' if self.path.is_dir() else 'rm'} {shlex.quote(str(self.path))}"
+        return f"harness reclaim shows what still runs; {remove} forgets the record"
 
     def to_json(self) -> dict[str, str]:
         """Return it as a flat JSON object."""

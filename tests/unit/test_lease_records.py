@@ -18,7 +18,7 @@ from harness.host.processes import Process
 from harness.lease import duration, record
 from harness.lease.attach import find
 from harness.lease.condition import Condition, judge
-from harness.lease.record import Book, Client, Lease, check_name
+from harness.lease.record import Book, Client, Lease, Unreadable, check_name
 from tests.unit.leases import lease_in
 
 HERE = Machine("here", "boot-1", "pid:[1]")
@@ -105,6 +105,8 @@ def test_folder_in_the_place_of_a_record_is_listed(tmp_path: Path) -> None:
     book.path("one").mkdir(parents=True)
     (told,) = book.unreadable()
     assert told.why == "it is no file"
+    assert f"rm -r {told.path} " in told.next
+    assert f"rm '{tmp_path}/a b'" in Unreadable("a b", tmp_path / "a b", "").next
 
 
 def test_stop_of_an_unknown_name_leads_to_the_list(
