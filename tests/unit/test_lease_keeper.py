@@ -23,6 +23,7 @@ from harness.host import processes
 from harness.host.supervision.policy import LoadProgress
 from harness.lease import attach as attaching
 from harness.lease import record
+from harness.lease.attach import find
 from harness.lease.condition import Condition, judge
 from harness.lease.record import Book, Lease
 from harness.lease.stop import stop
@@ -126,8 +127,10 @@ def test_unknown_lease_names_those_there_are(held: Box, tmp_path: Path) -> None:
     for act in (lambda: stop("two", book=held.book), lambda: ask(held, "two")):
         with pytest.raises(UsageError, match=r"expected: one of one"):
             act()
-    with pytest.raises(UsageError, match=r"harness engine start"):
+    with pytest.raises(UsageError, match=r"harness engine status"):
         stop("two", book=Book(tmp_path))
+    with pytest.raises(UsageError, match=r"harness engine start"):
+        find("two", Book(tmp_path))
 
 
 def test_any_lease_is_the_only_one_that_lives(held: Box, tmp_path: Path) -> None:

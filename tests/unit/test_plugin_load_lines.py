@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.cli import _progress
+from harness.cli import _outcome, _progress
 from harness.host.supervision.policy import LoadProgress
 from tests.unit.plugins import Inner, inner
 
@@ -96,7 +96,9 @@ def test_command_line_prints_a_line_a_phase_where_stderr_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(_progress, "log", Console(file=out, width=200))
+    console = Console(file=out, width=200)
+    for module in (_progress, _outcome):
+        monkeypatch.setattr(module, "log", console)
     observer = _progress.ConsoleObserver(1, 1)
     observer.stage("load", "/m")
     observer.loading(AT)
