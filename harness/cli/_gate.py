@@ -15,7 +15,7 @@ from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
 from harness.gate.candidate import Candidate, candidate_of, known, known_good
 from harness.gate.engine_suite import prompts
-from harness.gate.evidence import Evidence, read_all
+from harness.gate.evidence import Evidence, keep, read_all, require_folder
 from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.report import require_target, save
 from harness.gate.verdict import Rung
@@ -82,6 +82,12 @@ def gate(
             help="GPUs that share the model on rungs gpu and full. By default 1 and 8.",
         ),
     ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write what rungs cpu, gpu and full proved into this folder, a file each.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -108,9 +114,11 @@ def gate(
     if bisect is not None:
         show_turn(*bisect, check, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
+    # What would spoil the writing is told now, and not after an hour of engines.
+    if evidence is not None:
+        require_folder(evidence)
     recorded: tuple[Evidence, ...] = ()
     if report is not None:
-        # What would spoil the report is told now, and not after an hour of engines.
         require_target(report)
         recorded = read_all()
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
@@ -121,6 +129,9 @@ def gate(
             python=python,
             climbers=climbers_with(slice_=slice_, model=model, ranks=tensor_parallel_size),
         )
+    for one in result.rungs:
+        if evidence is not None and one.proves:
+            keep(evidence, one.figures)
     if report is not None:
         save(report, result, recorded, prompts=prompts() if report_prompts else None)
     if json_output:

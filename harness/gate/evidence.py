@@ -8,6 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from harness.data import data_path
-from harness.errors import CheckFailed
+from harness.errors import CheckFailed, UsageError
 from harness.gate.verdict import Rung
 
 SCHEMA = 1
@@ -139,11 +140,53 @@ class Evidence:
 
     def write(self, folder: Path) -> Path:
         """Write ``DATE-RUNG-vllm-RELEASE-DEVICE.json``; a run of the same day is replaced."""
-        name = f"{self.date}-{self.rung}-vllm-{self.pair.vllm}-{self.pair.device}.json"
-        text = json.dumps(self.to_json(), indent=1, ensure_ascii=True, allow_nan=False)
-        path = folder / name
+        return keep(folder, self.to_json())
+
+
+def keep(folder: Path, body: Mapping[str, Any]) -> Path:
+    """Write evidence as a rung's figures hold it; the folder is made where it is missing.
+
+    Args:
+        folder: For the file.
+        body: What :meth:`Evidence.to_json` gave.
+
+    Raises:
+        UsageError: ``evidence.cannot-write``.
+    """
+    pair = body["pair"]
+    name = f"{body['date']}-{body['rung']}-vllm-{pair['vllm']}-{pair['device']}.json"
+    text = json.dumps(body, indent=1, ensure_ascii=True, allow_nan=False)
+    path = require_folder(folder) / name
+    try:
         path.write_text(text + "\n", encoding="utf-8")
-        return path
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return path
+
+
+def require_folder(folder: Path) -> Path:
+    """Make a folder for evidence, and make sure that it can be written to.
+
+    Raises:
+        UsageError: ``evidence.cannot-write``.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".harness-evidence-"):
+            pass
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return folder
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        "evidence.cannot-write",
+        expected="a folder for evidence that can be written to",
+        found=error.strerror or str(error),
+        where=str(path),
+        next="name another folder",
+    )
 
 
 def today() -> str:

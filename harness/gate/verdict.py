@@ -103,6 +103,11 @@ class RungResult:
     verdicts: Mapping[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
+    def proves(self) -> bool:
+        """Whether its figures are evidence of a pair."""
+        return self.ran and "proofs" in self.figures
+
+    @property
     def ran(self) -> bool:
         """Whether it was climbed."""
         return self.status is not RungStatus.SKIPPED

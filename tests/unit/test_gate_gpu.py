@@ -18,7 +18,7 @@ from harness.cli import app
 from harness.engine_facts import Inspection
 from harness.errors import NotComparable
 from harness.gate import _session, candidate, gpu
-from harness.gate.evidence import SCHEMA_FILE
+from harness.gate.evidence import SCHEMA_FILE, read_all
 from harness.gate.gpu import Box, GpuOptions, climb
 from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.verdict import GateResult, Rung, RungResult, RungStatus, Verdict
@@ -319,3 +319,36 @@ def test_options_of_the_command_reach_the_rungs(monkeypatch: pytest.MonkeyPatch)
     assert CliRunner().invoke(app, [*words, "-tp", "4"]).exit_code == 0
     assert (found[Rung.GPU].ranks, found[Rung.FULL].ranks) == (4, 4)
     assert set(climbers_with()) == set(Rung) - {Rung.STATIC}
+
+
+def test_what_a_rung_proved_is_kept_where_the_command_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = options(tmp_path, stub(tmp_path, "passed"))
+    python = Path(sys.executable)
+
+    def climb_here(rung: Rung, surface: Any, given: Any, chosen: Any) -> RungResult:
+        if rung is Rung.FULL:
+            return RungResult(rung, RungStatus.SKIPPED, "no model", figures={"proofs": []})
+        return climb(rung, surface, python, made, box=box())
+
+    monkeypatch.setattr(gpu, "climb", climb_here)
+    folder = tmp_path / "new" / "evidence"
+    words = ["gate", "0.33.0", "--rungs", "gpu,full", "--evidence", str(folder)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    (file,) = folder.iterdir()
+    assert file.name.endswith("-gpu-vllm-0.33.0-cuda.json")
+    (one,) = read_all(folder)
+    assert (one.rung, one.pair.hardware) == (Rung.GPU, "2 x NVIDIA H200")
+
+
+def test_a_folder_for_evidence_that_cannot_be_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("harness.cli._gate.run_gate", lambda *_, **__: pytest.fail("it ran"))
+    words = ["gate", "0.13.0", "--evidence", str(tmp_path / "file" / "x"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert json.loads(done.stdout)["error"]["id"] == "evidence.cannot-write"
+    assert done.exit_code == 2
