@@ -1,35 +1,30 @@
+"""The output folder from its making to its end: publish, resume, finish."""
+
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.dataset._files import atomic_write
 from harness.dataset.folder import OutputFolder
 from harness.dataset.manifest import parse_line, read_manifest
 from harness.dataset.prompt_set import PromptSet
-from harness.dataset.run_info import RunIdentity, read_run
+from harness.dataset.run_info import read_run
 from harness.dataset.samples import file_checksum, read_sample
 from harness.dataset.space import check_space, estimate_bytes
-from harness.errors import CheckFailed, ExitCode, HarnessError, Refused
+from harness.errors import CheckFailed, Refused
 from tests.unit.datasets import (
     DEPTHS,
     HIDDEN,
     build,
-    encode_sample,
-    make_hidden,
     make_prompts,
     publish,
     run_info,
     spool,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -40,13 +35,6 @@ def prompts(tmp_path: Path) -> PromptSet:
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
-
-
-def refusal(out: Path, prompts: PromptSet, /, **changes: Any) -> HarnessError:
-    with pytest.raises(Refused) as caught:
-        OutputFolder.open(out, run_info(prompts, **changes), prompts)
-    assert caught.value.exit_code is ExitCode.REFUSED
-    return caught.value
 
 
 def listing(folder: Path) -> dict[str, bytes]:
@@ -240,333 +228,6 @@ def test_complete_run_opens_with_nothing_missing(out: Path, prompts: PromptSet) 
         assert len(folder.whole) == 5
     changed = {name for name, data in listing(out).items() if before.get(name) != data}
     assert changed <= {"run.json", ".lock", ".publishing"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "field", "ours", "theirs"),
-    [
-        ({"model": "blake3:" + "b" * 64}, "model", "blake3:bbbb", "blake3:aaaa"),
-        ({"depths": (1, 4, 6)}, "depths", "[1, 4, 6]", "[1, 3, 6]"),
-        ({"depths": (3, 1, 6)}, "depths", "[3, 1, 6]", "[1, 3, 6]"),
-        ({"layout": "raw"}, "layout", "raw", "training"),
-        ({"dtype": "bfloat16"}, "dtype", "bfloat16", "float32"),
-        ({"capture": "patched"}, "capture", "patched", "native"),
-        ({"vllm": "0.33.0"}, "vllm", "0.33.0", "0.32.0"),
-        ({"patches": ("x",)}, "patches", '["x"]', "[]"),
-        ({"prompts": "blake3:" + "c" * 64}, "prompts", "blake3:cccc", "blake3:"),
-    ],
-)
-def test_another_run_is_refused_by_the_field_that_differs(
-    out: Path, prompts: PromptSet, changes: dict[str, Any], field: str, ours: str, theirs: str
-) -> None:
-    build(out, prompts)
-    before = listing(out)
-    error = refusal(out, prompts, **changes)
-    assert error.failure.id == "dataset.other-run"
-    assert error.details["differs"] == [field]
-    assert error.failure.expected.startswith(f"{field} {ours}")
-    assert error.failure.found.startswith(f"{field} {theirs}")
-    assert "--out" in error.failure.next
-    assert listing(out) == before
-
-
-def test_every_field_of_the_identity_is_in_the_fingerprint(prompts: PromptSet) -> None:
-    base = run_info(prompts).identity
-    changed = {
-        "model": "m", "depths": (6,), "layout": "raw", "dtype": "float16", "capture": "x",
-        "prompts": "p", "vllm": "1", "patches": ("a",),
-    }  # fmt: skip
-    assert changed.keys() == set(RunIdentity.__dataclass_fields__)
-    prints = {
-        run_info(prompts, **{name: value}).identity.fingerprint for name, value in changed.items()
-    }
-    assert len(prints | {base.fingerprint}) == len(changed) + 1
-    assert run_info(prompts, patches=("a", "b")).identity.fingerprint == (
-        run_info(prompts, patches=("b", "a")).identity.fingerprint
-    )
-
-
-def test_foreign_folder_is_refused_and_left_alone(out: Path, prompts: PromptSet) -> None:
-    out.mkdir()
-    (out / "thesis.tex").write_text("years of work")
-    before = listing(out)
-    failure = refusal(out, prompts).failure
-    assert failure.id == "dataset.foreign-folder"
-    assert "thesis.tex" in failure.found
-    assert listing(out) == before
-
-
-def test_manifest_without_a_run_is_foreign(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    (out / "run.json").unlink()
-    assert refusal(out, prompts).failure.id == "dataset.foreign-folder"
-
-
-def test_somebody_elses_manifest_is_not_overwritten(out: Path, prompts: PromptSet) -> None:
-    out.mkdir()
-    (out / "manifest.jsonl").write_text('{"of": "another tool"}\n')
-    assert refusal(out, prompts).failure.id == "dataset.foreign-folder"
-    assert [path.name for path in out.iterdir()] == ["manifest.jsonl"]
-
-
-def test_file_in_the_place_of_the_folder_is_refused(out: Path, prompts: PromptSet) -> None:
-    out.write_text("a file")
-    assert refusal(out, prompts).failure.id == "dataset.not-a-folder"
-    assert out.read_text() == "a file"
-
-
-def test_folder_that_cannot_be_read_is_refused(out: Path, prompts: PromptSet) -> None:
-    out.symlink_to(out)
-    failure = refusal(out, prompts).failure
-    assert failure.id == "dataset.unreachable"
-    assert "symbolic links" in failure.found
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', "\xff"])
-def test_unreadable_run_file_is_refused(out: Path, prompts: PromptSet, text: str) -> None:
-    build(out, prompts)
-    (out / "run.json").write_text(text, encoding="latin-1")
-    assert refusal(out, prompts).failure.id == "dataset.run-unreadable"
-    assert len(list(out.glob("hs_*"))) == 5
-
-
-@pytest.mark.parametrize("leftover", [".lock", ".publishing", ".run.json.tmp", "lost+found/x"])
-def test_what_a_crashed_start_leaves_is_no_obstacle(
-    out: Path, prompts: PromptSet, leftover: str
-) -> None:
-    path = out / leftover
-    path.parent.mkdir(parents=True)
-    path.write_text("")
-    build(out, prompts)
-    assert read_run(out)["state"] == "complete"
-
-
-def test_second_writer_is_refused_by_name_and_the_first_goes_on(
-    out: Path, prompts: PromptSet
-) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        publish(folder, prompts, 0)
-        failure = refusal(out, prompts).failure
-        assert failure.id == "dataset.locked"
-        assert str(os.getpid()) in failure.found
-        for index in folder.missing:
-            publish(folder, prompts, index)
-        folder.finish(seconds=1.0)
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert folder.missing == []
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from harness.dataset._lock import FolderLock
-lock = FolderLock(Path(sys.argv[1]))
-print("held", flush=True)
-time.sleep(600)
-"""
-
-
-def test_lock_of_a_dead_process_is_no_obstacle(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        failure = refusal(out, prompts).failure
-        assert failure.id == "dataset.locked"
-        assert str(holder.pid) in failure.found
-    finally:
-        holder.kill()
-        holder.wait()
-    assert (out / ".lock").exists()
-    OutputFolder.open(out, run_info(prompts), prompts).close()
-
-
-def test_refused_lock_leaves_the_other_runs_folder(
-    out: Path, prompts: PromptSet, monkeypatch: Any
-) -> None:
-    """The other run begins between the first look (no folder) and the lock."""
-    from harness.dataset import folder as module
-
-    first: list[OutputFolder] = []
-    make = module.make_folder
-
-    def other_run_is_faster(path: Path) -> bool:
-        made = make(path)
-        monkeypatch.setattr(module, "make_folder", make)
-        first.append(OutputFolder.open(out, run_info(prompts), prompts))
-        publish(first[0], prompts, 0)
-        return made
-
-    monkeypatch.setattr(module, "make_folder", other_run_is_faster)
-    assert refusal(out, prompts).failure.id == "dataset.locked"
-    assert (out / "hs_0.safetensors").exists()
-    first[0].close()
-
-
-def damage_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [(damage_bit, "checksum"), (damage_cut, "bytes"), (Path.unlink, "gone")],
-)
-def test_damaged_sample_is_removed_and_made_again(
-    out: Path, prompts: PromptSet, damage: Any, reason: str
-) -> None:
-    build(out, prompts)
-    damage(out / "hs_2.safetensors")
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        ((file, why),) = folder.healed.dropped
-        assert file == "hs_2.safetensors"
-        assert reason in why
-        assert folder.missing == [2]
-        assert not (out / "hs_2.safetensors").exists()
-        assert [line.index for line in read_manifest(out).lines] == [0, 1, 3, 4]
-
-
-@pytest.mark.parametrize("field", ["id", "tokens", "loss_mask", "dtype"])
-def test_manifest_line_of_another_prompt_is_not_trusted(
-    out: Path, prompts: PromptSet, field: str
-) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        publish(folder, prompts, 0)
-        publish(folder, prompts, 1)
-    manifest = out / "manifest.jsonl"
-    first, second = (json.loads(text) for text in manifest.read_text().splitlines())
-    wrong = {"id": "p4", "tokens": 3, "loss_mask": None, "dtype": "float16"}
-    second[field] = wrong[field]
-    manifest.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert folder.missing == [1, 2, 3, 4]
-        assert "does not fit" in folder.healed.dropped[0][1]
-
-
-def test_line_beyond_the_prompts_is_dropped_with_its_file(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    manifest = out / "manifest.jsonl"
-    extra = json.loads(manifest.read_text().splitlines()[0])
-    extra.update(index=9, file="hs_9.safetensors", id="p9")
-    with manifest.open("a") as file:
-        file.write(json.dumps(extra) + "\n")
-    (out / "hs_9.safetensors").write_bytes((out / "hs_0.safetensors").read_bytes())
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert folder.missing == []
-    assert not (out / "hs_9.safetensors").exists()
-    assert len(read_manifest(out).lines) == 5
-
-
-def test_garbage_behind_good_lines_is_cleaned_away(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    manifest = out / "manifest.jsonl"
-    good = manifest.read_bytes()
-    for garbage in (b'{"id": "p', b"\0\0\0\0\n", b"\n"):
-        manifest.write_bytes(good + garbage)
-        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-            assert folder.missing == []
-        assert manifest.read_bytes() == good
-
-
-def test_atomic_write_shows_the_old_content_or_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b"old")
-    reader = path.open("rb")
-    atomic_write(path, b"new and longer")
-    # Who opened the old file still reads the old file: it was replaced, not written over.
-    assert reader.read() == b"old"
-    reader.close()
-    assert path.read_bytes() == b"new and longer"
-
-    def fail(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        atomic_write(path, b"newer")
-    assert path.read_bytes() == b"new and longer"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
-
-
-def test_torn_last_manifest_line_is_healed(out: Path, prompts: PromptSet) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        publish(folder, prompts, 0)
-        publish(folder, prompts, 1)
-    manifest = out / "manifest.jsonl"
-    whole = manifest.read_bytes()
-    for size in (*range(len(whole) // 2 + 2, len(whole), 40), len(whole) - 1):
-        manifest.write_bytes(whole[:size])
-        with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-            # What was being published last is known from the intent, so nothing is redone.
-            assert folder.missing == [2, 3, 4]
-            assert folder.healed.torn == 1
-            assert folder.healed.adopted == (1,)
-            assert manifest.read_bytes() == whole
-            publish_again(folder, prompts)
-
-
-def publish_again(folder: OutputFolder, prompts: PromptSet) -> None:
-    """Put the intent of sample 1 back, as if it had just been published."""
-    line = folder.whole[1]
-    (folder.path / ".publishing").write_bytes(line.encode())
-
-
-def test_crash_between_rename_and_manifest_line_is_healed(out: Path, prompts: PromptSet) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        publish(folder, prompts, 0)
-        publish(folder, prompts, 1)
-    manifest = out / "manifest.jsonl"
-    manifest.write_bytes(manifest.read_bytes().splitlines(keepends=True)[0])
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert folder.healed.adopted == (1,)
-        assert folder.missing == [2, 3, 4]
-
-
-def test_sample_that_nobody_vouches_for_is_not_adopted(out: Path, prompts: PromptSet) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        publish(folder, prompts, 0)
-    (out / "hs_1.safetensors").write_bytes(
-        encode_sample(make_hidden(prompts[1].tokens, 1), prompts[1].token_list())
-    )
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert folder.healed.dropped == (("hs_1.safetensors", "no manifest line"),)
-        assert folder.missing == [1, 2, 3, 4]
-
-
-def test_leftovers_in_the_spool_are_never_published(out: Path, prompts: PromptSet) -> None:
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        spool(folder, prompts, 1)
-        (folder.spool / "2.safetensors.tmp").write_bytes(b"half")
-    with OutputFolder.open(out, run_info(prompts), prompts) as folder:
-        assert list(folder.spool.iterdir()) == []
-        assert folder.missing == [0, 1, 2, 3, 4]
-
-
-def test_users_own_notes_in_a_run_folder_survive_a_resume(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    (out / "NOTES.md").write_text("mine")
-    OutputFolder.open(out, run_info(prompts), prompts).close()
-    assert (out / "NOTES.md").read_text() == "mine"
-
-
-def test_deleted_or_changed_prompts_beside_are_written_again(out: Path, prompts: PromptSet) -> None:
-    build(out, prompts)
-    arrow = out / "prompts_arrow"
-    before = listing(arrow)
-    damage_bit(arrow / "data-00000-of-00001.arrow")
-    (arrow / "state.json").unlink()
-    OutputFolder.open(out, run_info(prompts), prompts).close()
-    assert listing(arrow) == before
 
 
 @pytest.mark.parametrize("index", [0, 4])
