@@ -155,7 +155,7 @@ def test_what_a_release_says_of_itself_is_shown_and_never_taken_for_markup() -> 
     assert "<b>" not in text
 
 
-HOSTILE = "<script>alert(1)</script> | `x` \\\\| **b** [a](https://evil.example)\n# two\n| c |"
+HOSTILE = "<script>alert(1)</script> | `x` \\| \\\\| **b** [a](https://evil.example)\n# two\n| c |"
 """What a wheel could call a name, or an engine say: nothing of it may be taken for markup."""
 
 
