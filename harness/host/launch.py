@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import harness
 from harness.errors import Refused
 from harness.host import processes
 from harness.host.ending.kill import kill_all
 from harness.host.leftovers import private, shared
-from harness.host.leftovers.record import OWNER, TOKEN, Recorder, first_record, owner_mark
+from harness.host.leftovers.record import TOKEN, Recorder, first_record
+from harness.host.order import order_of
 from harness.host.processes import Process
-from harness.host.spec import HostSpec, engine_environment
+from harness.host.spec import HostSpec
 
 _SWEEP_S = 5.0
 
@@ -111,31 +111,16 @@ class Launched:
             os.close(status)
 
     def _start(self, spec: HostSpec, control: int, status: int) -> None:
-        link = self.folder / "lib"
-        link.mkdir()
-        (link / "harness").symlink_to(Path(harness.__file__).absolute().parent)
-        (self.folder / "run").mkdir()
-        environment = engine_environment(spec, link)
-        for name, value in private.temporary_environment(self.folder, environment).items():
-            environment[name] = spec.env.get(name, value)
-        environment["HARNESS_CONTROL_FD"] = str(control)
-        environment["HARNESS_DEATH_NOTES"] = str(self.notes)
-        environment[TOKEN] = self._token
-        environment[OWNER] = owner_mark(self.recorder.record.owner)
-        order = {
-            "argv": [str(spec.python.absolute()), "-m", spec.module, *spec.args],
-            "env": environment,
-            "cwd": str(spec.cwd.absolute() if spec.cwd else self.folder / "run"),
-            "control": control,
-            "status": status,
-            "parent": self.owner,
-            "private": str(self.folder),
-            "notes": str(self.notes),
-            "tree": str(self.folder / "tree.json"),
-            "record": str(self.recorder.path),
-            "grace_s": spec.grace_s,
-            "core_dumps": spec.core_dumps,
-        }
+        order = order_of(
+            spec,
+            self.folder,
+            token=self._token,
+            owner=self.recorder.record.owner,
+            notes=self.notes,
+            record=self.recorder.path,
+            control=control,
+            status=status,
+        )
         reaper = Path(__file__).absolute().parent / "ending" / "reaper.py"
         with _open_log(spec.log) as log:
             self._reaper = subprocess.Popen(
@@ -147,7 +132,7 @@ class Launched:
                 start_new_session=True,
             )
         os.set_blocking(self._status, False)
-        devices = environment.get("CUDA_VISIBLE_DEVICES")
+        devices = order["env"].get("CUDA_VISIBLE_DEVICES")
         self.recorder.note(reaper=processes.read(self._reaper.pid), devices=devices)
         if self.recorder.problem:
             with _open_log(spec.log) as log:
