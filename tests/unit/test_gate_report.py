@@ -317,6 +317,19 @@ def test_a_report_that_fails_half_way_leaves_the_one_before(
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_report_takes_the_place_of_the_one_before_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it meanwhile finds one or the other whole."""
+    target = tmp_path / "a.md"
+    target.write_text("the one before")
+    before = target.stat().st_ino
+    save(target, result())
+    assert target.read_text() == markdown(result())
+    assert target.stat().st_ino != before
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_error_plot_has_a_line_a_capture_and_a_point_a_depth() -> None:
     text = html(result())
     (svg,) = re.findall(r"<svg.*?</svg>", text, re.S)
