@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from harness.gate.cpu import Workplace, climb
-from harness.gate.verdict import RungStatus
+from harness.gate.scale import RungStatus
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from harness.gate.engine_suite import prompts
 from harness.gate.evidence import Evidence, keep, read_all, require_folder
 from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.report import require_target, save
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 
 _CANDIDATE = (
     "A version such as 0.33.0 (recorded, or fetched by pip), latest, a wheel, a source archive, "

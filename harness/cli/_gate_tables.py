@@ -7,13 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._widths import print_command, print_whole
-from harness.gate.verdict import (
-    GateResult,
-    GenerationVerdict,
-    RungStatus,
-    SeamStatus,
-    Verdict,
-)
+from harness.gate.scale import RungStatus, Verdict
+from harness.gate.verdict import GateResult, GenerationVerdict, SeamStatus
 
 _COLOURS = {
     Verdict.OK: "bold green",

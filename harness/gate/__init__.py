@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict, worst
 from harness.gate.verdict import (
     ConsumerVerdict,
     GateResult,
     GenerationVerdict,
     PatchVerdicts,
     ProbeVerdict,
-    Rung,
-    RungResult,
-    RungStatus,
     SeamStatus,
     SeamVerdict,
     Side,
-    Verdict,
-    worst,
 )
 
 __all__ = [

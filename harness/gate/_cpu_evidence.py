@@ -13,7 +13,7 @@ from harness.gate.digests import code_digest, patch_digest
 from harness.gate.engine_suite import CaptureFigures
 from harness.gate.environment import Made
 from harness.gate.evidence import CANNOT_RUN, FAILED, PASSED, Evidence, Pair, Proof, today
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 from harness.recipe import EngineFacts
 from harness.seams import Surface
 

@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import NotComparable, UsageError
+from harness.gate.scale import Verdict, worst
 from harness.gate.static import GENERATIONS, StaticAnswer, judge
-from harness.gate.verdict import ConsumerVerdict, Verdict, worst
+from harness.gate.verdict import ConsumerVerdict
 from harness.seams import SEAMS, Consumer, Surface
 from harness.seams.probes import PROBES
 

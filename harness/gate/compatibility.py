@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from harness.gate.evidence import CANNOT_RUN, FAILED, PASSED, Evidence, Proof
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 from harness.patches import PATCHES, Status
 from harness.seams import Consumer, Surface, bind
 

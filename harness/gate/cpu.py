@@ -27,7 +27,7 @@ from harness.gate.evidence import (
     Pair,
     Proof,
 )
-from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.oracles.reference import Reference, ReferenceHost, read_reference
 from harness.seams import Surface, read_surface
 from harness.standing.preload import require_surface

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.data import data_path
 from harness.errors import CheckFailed, UsageError
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 
 SCHEMA = 1
 FOLDER = "evidence"

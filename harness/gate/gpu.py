@@ -18,7 +18,7 @@ from harness.gate._session import Session, run
 from harness.gate.digests import code_digest, patch_digest
 from harness.gate.engine_suite import publishable
 from harness.gate.evidence import FAILED, PASSED, Evidence, Pair, Proof, today
-from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.models import KIMI_K25
 from harness.preflight import Report
 from harness.preflight import Verdict as Cleanliness

@@ -12,16 +12,9 @@ from pathlib import Path
 from harness.errors import NotComparable
 from harness.gate import cpu, gpu, mock
 from harness.gate.candidate import Candidate
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict, worst
 from harness.gate.static import StaticAnswer, judge
-from harness.gate.verdict import (
-    GateResult,
-    GenerationVerdict,
-    Rung,
-    RungResult,
-    RungStatus,
-    Verdict,
-    worst,
-)
+from harness.gate.verdict import GateResult, GenerationVerdict
 
 
 @dataclass(frozen=True)

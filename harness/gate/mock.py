@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from harness.gate.candidate import version_of
-from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.seams import Surface
 from harness.seams.recorded import ADDED
 

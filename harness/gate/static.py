@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 from harness.gate._changes import Difference, describe, differences
 from harness.gate._hints import Hints
+from harness.gate.scale import Rung, Verdict, worst
 from harness.gate.verdict import (
     ConsumerVerdict,
     GenerationVerdict,
     PatchVerdicts,
     ProbeVerdict,
-    Rung,
     SeamStatus,
     SeamVerdict,
-    Verdict,
-    worst,
 )
 from harness.patches import Patch, State, Status
 from harness.seams import SEAMS, Consumer, Finding, Seam, Surface

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from harness.gate.evidence import PASSED, Evidence, order
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 
 
 def newest_proved(

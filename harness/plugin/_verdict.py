@@ -74,8 +74,9 @@ def verdict_of(found: Inspection | None) -> SessionVerdict | None:
     if found is None or found.package is None:
         return None
     from harness.gate.candidate import Candidate, known_good
+    from harness.gate.scale import worst
     from harness.gate.static import judge
-    from harness.gate.verdict import Side, worst
+    from harness.gate.verdict import Side
     from harness.seams import recorded
     from harness.standing.preload import surface_at
 

@@ -25,7 +25,7 @@ from harness.gate.evidence import (
     read,
     read_all,
 )
-from harness.gate.verdict import Rung
+from harness.gate.scale import Rung
 from harness.gate.vouching import newest_proved, standing
 from harness.seams import recorded, releases
 

@@ -19,7 +19,7 @@ from harness.errors import ExitCode
 from harness.gate import candidate as candidates
 from harness.gate import mock
 from harness.gate.ladder import run_gate
-from harness.gate.verdict import Rung, RungResult, RungStatus, Verdict
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.seams import Surface, recorded
 from tests.unit.edited import installed
 from tests.unit.surgery import rename

@@ -21,7 +21,7 @@ from harness.gate._requirements import needs_of, without_cuda
 from harness.gate.cpu import Workplace, engine_check, result_of
 from harness.gate.engine_suite import CaptureFigures
 from harness.gate.evidence import CANNOT_RUN, FAILED, PASSED, Evidence, Pair, Proof
-from harness.gate.verdict import Rung, RungStatus, Verdict
+from harness.gate.scale import Rung, RungStatus, Verdict
 from harness.recipe import EngineFacts, Platform
 from harness.seams import recorded
 

@@ -21,7 +21,8 @@ from harness.gate import _session, candidate, gpu
 from harness.gate.evidence import SCHEMA_FILE, read_all
 from harness.gate.gpu import Box, GpuOptions, climb
 from harness.gate.ladder import climbers_with, run_gate
-from harness.gate.verdict import GateResult, Rung, RungResult, RungStatus, Verdict
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
+from harness.gate.verdict import GateResult
 from harness.models import KIMI_K25
 from harness.preflight import Verdict as Cleanliness
 from harness.recipe import EngineFacts, Platform

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from harness.gate.scale import Verdict
 from harness.gate.static import StaticAnswer, judge
-from harness.gate.verdict import SeamStatus, Verdict
+from harness.gate.verdict import SeamStatus
 from harness.seams import Consumer, recorded, releases
 from harness.seams.diff import diff
 from harness.standing._needs import NEEDS

@@ -11,8 +11,9 @@ from fnmatch import fnmatch
 
 import pytest
 
+from harness.gate.scale import Verdict
 from harness.gate.static import StaticAnswer, judge
-from harness.gate.verdict import SeamStatus, Verdict
+from harness.gate.verdict import SeamStatus
 from tests.unit.edited import installed
 from tests.unit.surgery import (
     Edit,

@@ -22,18 +22,15 @@ from harness.gate.evidence import PASSED, Evidence, Pair, Proof
 from harness.gate.report import html, markdown, require_target, save
 from harness.gate.report._plot import error_plot
 from harness.gate.report._view import Series
+from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.gate.verdict import (
     GateResult,
     GenerationVerdict,
     PatchVerdicts,
     ProbeVerdict,
-    Rung,
-    RungResult,
-    RungStatus,
     SeamStatus,
     SeamVerdict,
     Side,
-    Verdict,
 )
 
 FIGURES = {

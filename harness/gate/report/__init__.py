@@ -15,7 +15,8 @@ from harness.gate.evidence import Evidence
 from harness.gate.report._markdown import write
 from harness.gate.report._plot import colours, error_plot
 from harness.gate.report._view import view
-from harness.gate.verdict import GateResult, Verdict
+from harness.gate.scale import Verdict
+from harness.gate.verdict import GateResult
 
 __all__ = ["html", "markdown", "require_target", "save"]
 

@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.gate.evidence import Evidence
-from harness.gate.verdict import (
-    GateResult,
-    GenerationVerdict,
-    RungResult,
-    SeamVerdict,
-)
+from harness.gate.scale import RungResult
+from harness.gate.verdict import GateResult, GenerationVerdict, SeamVerdict
 
 # Token ids reach words through an engine's complaints; a report may be published.
 _IDS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)+\s*\]|(?<=token )\d+|(?<=, not )\d+")
