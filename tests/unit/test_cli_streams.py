@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from harness.cli import main
+from harness.cli import app, main
+
+_ROOT = typer.main.get_command(app)
 
 COMMANDS = (
     ["--version"],
@@ -51,6 +54,8 @@ class Called:
 
     def __call__(self, stdout: object, stderr: object) -> int:
         with self._patch.context() as patch:
+            # To put the whole command line together takes longer than most commands.
+            patch.setattr("typer.main.get_command", lambda _: _ROOT)
             patch.setattr(sys, "argv", ["harness", *self._words])
             patch.setattr(sys, "stdout", stdout)
             patch.setattr(sys, "stderr", stderr)
