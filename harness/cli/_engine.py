@@ -15,6 +15,7 @@ from rich.table import Table
 from harness import models
 from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
+from harness.host.supervision.policy import LoadProgress
 from harness.lease import duration
 from harness.lease.condition import Judged, judge
 from harness.lease.record import DEFAULT_NAME, Book, check_name
@@ -141,7 +142,6 @@ def start(
         deadlines=Deadlines(load=load_deadline),
     )
     observer = ConsoleObserver(0, 0)
-    observer.stage("load", str(model))
     try:
         lease = start_lease(
             options,
@@ -151,7 +151,7 @@ def start(
             wait=not no_wait,
             skip_checks=checks,
             trust_remote_code=trust_remote_code,
-            observer=observer,
+            observer=_Starting(observer, str(model)),
         )
     finally:
         observer.close()
@@ -207,6 +207,25 @@ def stop(
             markup=False,
             soft_wrap=True,
         )
+
+
+class _Starting:
+    """Says that an engine is loading once it is: what is refused before then never was."""
+
+    def __init__(self, shown: ConsoleObserver, model: str) -> None:
+        self._shown, self._model = shown, model
+        self._begun = False
+
+    def loading(self, progress: LoadProgress) -> None:
+        """Show how far the load is."""
+        if not self._begun:
+            self._begun = True
+            self._shown.stage("load", self._model)
+        self._shown.loading(progress)
+
+    def warning(self, text: str) -> None:
+        """Show a warning of the load."""
+        self._shown.warning(text)
 
 
 def _row(one: Judged) -> dict[str, Any]:

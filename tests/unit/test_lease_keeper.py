@@ -264,7 +264,11 @@ def test_commands_start_list_and_stop(box: Box) -> None:
 
     common = ("--model", str(box.model), "--layers", "1,3,4", "--python", str(box.python.python))
     assert "no leases" in harness("status").output
-    made = harness("start", *common, "--name", "one", "--for", "1h30m", "--json")
+    started = run.invoke(
+        app, ["engine", "start", *common, "--name", "one", "--for", "1h30m", "--json"]
+    )
+    made = json.loads(started.stdout)
+    assert started.stderr.count("loading the engine") == 1
     assert (made["state"], made["capture"], made["loads"]) == ("ready", "native", 1)
     assert 5300 < made["left_s"] <= 5400
     tree = [lease_of(box).keeper, *box.tree(lease_of(box))]
@@ -273,6 +277,10 @@ def test_commands_start_list_and_stop(box: Box) -> None:
     assert "ready" in harness("status").stdout
     refused = run.invoke(app, ["engine", "start", *common, "--name", "one"])
     assert refused.exit_code == 3
+    # Only the keeper meets this one, just before it would load.
+    spool = ("--spool", "/proc/none", "--name", "two")
+    refused = run.invoke(app, ["engine", "start", *common, *spool])
+    assert (refused.exit_code, "loading" in refused.output) == (3, False)
     done = harness("stop", "one", "--json")
     assert (done["was"], done["ended_processes"]) == ("ready", len(tree))
     assert running_after(tree, 0) == []
