@@ -25,12 +25,13 @@ demo: $(LANE)
 
 test: test-unit test-engine
 
-# Tests that hold times run alone, behind the others.
+# What a file's tests share is made once, so a file stays with one process. Tests that hold times
+# run alone, behind the others.
 TIMED := $(addprefix tests/unit/,test_host_*.py test_supervis*.py test_fault_matrix.py \
 	test_preflight_probe.py test_preflight_states.py)
 
 test-unit: $(LANE)
-	$(PYTEST) tests/unit -m "not slow" -n 2 $(patsubst %,--ignore-glob='%',$(TIMED))
+	$(PYTEST) tests/unit -m "not slow" -n 2 --dist loadfile $(patsubst %,--ignore-glob='%',$(TIMED))
 	$(PYTEST) $(TIMED) -m "not slow"
 
 test-engine: gen2 gen1

@@ -190,7 +190,7 @@ def test_process_of_another_user_is_not_served(
 
 
 def test_time_that_is_over_ends_the_lease_and_tells_its_client(tmp_path: Path) -> None:
-    with served(tmp_path, seconds=0.15) as one:
+    with served(tmp_path, seconds=1.0) as one:
         host = one.attached()
         with pytest.raises(EngineFailed, match=r"lease.ended") as caught:
             call(host, "wait")
