@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from harness.seams._bindings import last_name
+from harness.seams._captures import captured_by_branches, hands_on
 from harness.seams._classes import Classes
 from harness.seams._syntax import mentions, method, strings
 from harness.seams._walk import walk
@@ -12,6 +13,7 @@ from harness.seams._walk import walk
 ABSENT, UNKNOWN = "absent", "unknown"
 _DEEPSEEK = "vllm.model_executor.models.deepseek_v2"
 _KIMI = ("vllm.model_executor.models.kimi_k25", "KimiK25ForConditionalGeneration")
+_WANTED, _HELPER = "aux_hidden_state_layers", "_maybe_add_hidden_state"
 
 
 def kimi_language_model(classes: Classes) -> str:
@@ -54,16 +56,23 @@ def capture(classes: Classes) -> str:
     """Which depths ``DeepseekV2Model`` itself captures: ``none``, ``inner`` or ``inner, final``.
 
     The final one is depth L; seen from 0.25.0 on as ``end_layer in aux_hidden_state_layers``
-    after the loop. A loop that counts ``idx + 1`` after each layer would give it too.
+    after the loop. A loop that counts ``idx + 1`` after each layer would give it too. A depth
+    counted otherwise, ids that are not kept as they were told, or a state that is not
+    ``hidden_states + residual``: ``unknown``, for each would be plausible, wrong rows.
     """
     node = method(classes, _DEEPSEEK, "DeepseekV2Model", "forward")
     if node is None:
         return UNKNOWN
-    if not mentions(node, "aux_hidden_state_layers") and not mentions(
-        node, "_maybe_add_hidden_state"
-    ):
+    if not mentions(node, _WANTED) and not mentions(node, _HELPER):
         return "none"
-    return "inner, final" if any(_final(part) for part in walk(node)) else "inner"
+    if any(_shifts(classes, *place) for place in (_KIMI, (_DEEPSEEK, "DeepseekV2ForCausalLM"))):
+        return UNKNOWN
+    if mentions(node, _HELPER):
+        on = any(_counts_on(part) for part in walk(node))
+        if _point(node) == ("before" if on else "after"):
+            return UNKNOWN
+        return "inner, final" if on else "inner"
+    return captured_by_branches(node)
 
 
 def capture_point(classes: Classes) -> str:
@@ -71,8 +80,10 @@ def capture_point(classes: Classes) -> str:
     node = method(classes, _DEEPSEEK, "DeepseekV2Model", "forward")
     if node is None:
         return UNKNOWN
-    if capture(classes) == "none":
-        return "none"
+    return "none" if capture(classes) == "none" else _point(node)
+
+
+def _point(node: ast.AST) -> str:
     for loop in (part for part in walk(node) if isinstance(part, ast.For)):
         taken = [n for n, one in enumerate(loop.body) if _takes(one)]
         layer = [n for n, one in enumerate(loop.body) if "layer" in _called(one)]
@@ -82,20 +93,18 @@ def capture_point(classes: Classes) -> str:
 
 
 def _takes(node: ast.AST) -> bool:
-    return mentions(node, "aux_hidden_state_layers") or mentions(node, "_maybe_add_hidden_state")
+    return mentions(node, _WANTED) or mentions(node, _HELPER)
 
 
 def _called(node: ast.AST) -> set[str]:
     return {last_name(part.func) for part in walk(node) if isinstance(part, ast.Call)}
 
 
-def _final(part: ast.AST) -> bool:
-    if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.In):
-        held, where = part.left, part.comparators[0]
-        return last_name(held) == "end_layer" and last_name(where) == "aux_hidden_state_layers"
-    if isinstance(part, ast.Call) and last_name(part.func) == "_maybe_add_hidden_state":
-        return any(isinstance(argument, ast.BinOp) for argument in part.args)
-    return False
+def _counts_on(part: ast.AST) -> bool:
+    """Whether a part captures ``idx + 1``."""
+    if not isinstance(part, ast.Call) or last_name(part.func) != _HELPER:
+        return False
+    return any(isinstance(argument, ast.BinOp) for argument in part.args)
 
 
 def _declares(classes: Classes, module: str, name: str) -> str:
@@ -103,6 +112,14 @@ def _declares(classes: Classes, module: str, name: str) -> str:
     if cls is None:
         return ABSENT
     return "yes" if any(one.name == "SupportsEagle3" for one in classes.order(cls)) else "no"
+
+
+def _shifts(classes: Classes, module: str, name: str) -> bool:
+    """Whether a class has a setter of its own that keeps or hands on other ids than it is told."""
+    cls = classes.find(module, name)
+    setter = method(classes, module, name, f"set_{_WANTED}")
+    own = cls is not None and setter is not None and setter in cls.node.body
+    return own and setter is not None and not hands_on(setter, "layers")
 
 
 PROBES = {

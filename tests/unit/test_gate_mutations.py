@@ -6,6 +6,7 @@ The release is the one installed here; each edit is one change that vLLM has mad
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -284,6 +285,43 @@ BREAKS: dict[str, Break] = {
     "final depth not captured": Break(
         DEEPSEEK, replaced("if self.end_layer in self.aux_hidden_state_layers:", "if False:"),
         probes="deepseek.capture", hurts="native"),
+    "final depth normed": Break(
+        DEEPSEEK, replaced("aux_hidden_states.append(hidden_states + residual)",
+                           "aux_hidden_states.append(self.norm(hidden_states, residual)[0])"),
+        probes="deepseek.capture", hurts="native"),
+    "depth counted from one": Break(
+        DEEPSEEK, replaced("if idx in self.aux_hidden_state_layers:",
+                           "if idx + 1 in self.aux_hidden_state_layers:"),
+        probes="deepseek.capture", hurts="native"),
+    "depth without its residual": Break(
+        DEEPSEEK, replaced("aux_hidden_state = hidden_states + residual",
+                           "aux_hidden_state = hidden_states"),
+        probes="deepseek.capture", hurts="native"),
+    "depth without its first row": Break(
+        DEEPSEEK, replaced("aux_hidden_state[: positions.shape[0]]",
+                           "aux_hidden_state[1 : positions.shape[0] + 1]"),
+        probes="deepseek.capture", hurts="native"),
+    "depths in another order": Break(
+        DEEPSEEK, replaced("return hidden_states, aux_hidden_states",
+                           "return hidden_states, aux_hidden_states[::-1]"),
+        probes="deepseek.capture", hurts="native"),
+    "helper told of the next depth": Break(
+        DEEPSEEK,
+        replaced("            if idx in self.aux_hidden_state_layers:\n",
+                 "            self._maybe_add_hidden_state(\n"
+                 "                aux_hidden_states, idx + 1, hidden_states, residual\n"
+                 "            )\n"
+                 "            if False:\n"),
+        probes="deepseek.capture", hurts="native"),
+    "wrapper shifts the ids": Break(
+        KIMI, replaced("self.language_model.set_aux_hidden_state_layers(layers)",
+                       "self.language_model.set_aux_hidden_state_layers("
+                       "tuple(i + 1 for i in layers))"),
+        probes="deepseek.capture", hurts="native"),
+    "model drops an id": Break(
+        DEEPSEEK, replaced("self.model.aux_hidden_state_layers = layers",
+                           "self.model.aux_hidden_state_layers = tuple(layers[1:])"),
+        probes="deepseek.capture", hurts="native"),
     "depth taken on leaving a layer": Break(
         DEEPSEEK,
         replaced(
@@ -322,6 +360,10 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
         REQUEST, add_argument("Request.__init__", "tenant", "None")),
     "new optional argument of a layer": (
         DEEPSEEK, add_argument("DeepseekV2DecoderLayer.forward", "scaling", "None")),
+    "state summed the other way": (
+        DEEPSEEK, replaced("hidden_states + residual", "residual + hidden_states")),
+    "captured state called otherwise": (
+        DEEPSEEK, lambda text: re.sub(r"\baux_hidden_state\b", "taken", text)),
     "new optional field": (CACHE, add_to("CacheConfig", "page_colour: int = 0")),
     "new optional engine argument": (ARGUMENTS, add_to("EngineArgs", "page_colour: int = 0")),
     "new method": (SCHEDULER, add_to("Scheduler", "def pause(self) -> None: ...")),
