@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli._outcome import command, print_json
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UsageError
+from harness.gate.candidate import version_of
 from harness.gate.compatibility import page
 from harness.gate.evidence import PASSED, Evidence, read_all
 from harness.gate.vouching import newest_proved, standing
@@ -22,6 +23,7 @@ from harness.seams import recorded, releases
 app = typer.Typer(help="What was proved, of which pair, on which rung.", no_args_is_help=True)
 
 _CAPTURES = ("patched", "native")
+_DEVICES = ("cpu", "cuda")
 _FOLDER = "Folder of evidence; by default the one that comes with the harness."
 
 
@@ -75,6 +77,14 @@ def of(
     Exit code 0: each capture passed on this very release there; 4: one did not, or was never
     run. Evidence of a newer release or of another device vouches for nothing.
     """
+    if device not in _DEVICES:
+        raise UsageError(
+            "evidence.no-such-device",
+            expected=" or ".join(_DEVICES),
+            found=device,
+            where="--device",
+            next=f"harness evidence of {release} --device {_DEVICES[0]}",
+        )
     found = read_all(folder)
     answers = {capture: _answer(found, release, device, capture) for capture in _CAPTURES}
     if json_output:
@@ -88,7 +98,8 @@ def of(
 
 
 def _answer(found: Sequence[Evidence], release: str, device: str, capture: str) -> dict[str, Any]:
-    own = [one for one in found if one.pair.vllm == release]
+    # 0.32, v0.32.0 and 0.32.0 are one release.
+    own = [one for one in found if one.pair.release == version_of(release)]
     newest = newest_proved(own, capture=capture, device=device)
     if newest is not None:
         pair = newest.pair

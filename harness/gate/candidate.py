@@ -127,9 +127,11 @@ def _version(name: str) -> str | None:
     if name == LATEST and not Path(name).exists():
         return LATEST
     text = name.removeprefix("vllm==").removeprefix("v")
-    if version_of(text) is None or Path(name).exists() or os.sep in name:
+    version = version_of(text)
+    if version is None or Path(name).exists() or os.sep in name:
         return None
-    return text
+    # 0.33 is 0.33.0: nothing is fetched for another spelling of what is recorded.
+    return next((one for one in releases() if version_of(one) == version), text)
 
 
 def _read(name: str, release: str | None, said: str | None = None) -> Candidate:

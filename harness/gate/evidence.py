@@ -204,9 +204,18 @@ def read_all(folder: Path | None = None) -> tuple[Evidence, ...]:
 
     Raises:
         CheckFailed: ``evidence.broken``: a file is not what the schema says.
+        UsageError: ``evidence.no-folder``.
         NotComparable: ``data.missing``: this installation has none.
     """
     folder = folder or data_path(FOLDER)
+    if not folder.is_dir():
+        raise UsageError(
+            "evidence.no-folder",
+            expected="a folder of evidence",
+            found="no folder" if folder.exists() else "no such folder",
+            where=str(folder),
+            next="name the folder that harness gate --evidence wrote into",
+        )
     found = map(_of_pair, sorted(folder.glob("*.json")))
     return tuple(sorted(filter(None, found), key=order))
 

@@ -264,4 +264,17 @@ def test_what_is_proved_of_a_release_is_asked_by_capture_and_device(tmp_path: Pa
     assert "never run on cuda" in ask("0.20.0", "cuda")[1]["patched"]["words"]
     both = tuple(Proof(name, PASSED, figures={}) for name in ("patched", "native"))
     replace(evidence("0.20.0"), proofs=both).write(tmp_path)
-    assert ask("0.20.0", "cpu")[0] == 0
+    assert [ask(name, "cpu")[0] for name in ("0.20.0", "0.20", "v0.20.0")] == [0, 0, 0]
+
+
+def test_folder_or_device_that_is_not_there_is_no_lack_of_evidence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, said in (
+        (["list", "--evidence", str(tmp_path / "gone")], "evidence.no-folder"),
+        (["list", "--evidence", str(tmp_path / "file")], "evidence.no-folder"),
+        (["of", "0.20.0", "--evidence", str(tmp_path / "gone")], "evidence.no-folder"),
+        (["of", "0.20.0", "--device", "tpu"], "evidence.no-such-device"),
+    ):
+        done = CliRunner().invoke(app, ["evidence", *words, "--json"])
+        assert done.exit_code == 2
+        assert json.loads(done.stdout)["error"]["id"] == said

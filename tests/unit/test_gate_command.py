@@ -178,6 +178,14 @@ def test_what_cannot_be_asked_ends_with_usage(words: tuple[str, ...], id: str, c
 # What pip fetches.
 
 
+@pytest.mark.parametrize("name", ["0.27", "0.27.0.0", "v0.27", "vllm==0.27"])
+def test_another_spelling_of_a_recorded_release_is_not_fetched(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(candidates, "_fetch")
+    assert run(name)["candidate"]["source"] == "0.27.0"
+
+
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
     """Put a script in pip's place; it finds the folder for the wheel in $DEST."""
