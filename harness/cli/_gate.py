@@ -112,6 +112,15 @@ def gate(
     """
     wanted = _rungs(rungs)
     if bisect is not None:
+        beside = {
+            "CANDIDATE": candidate,
+            "--from": from_,
+            "--python": python,
+            "--release": release,
+            "--evidence": evidence,
+            "--report": report,
+        }
+        _alone([name for name, given in beside.items() if given is not None])
         show_turn(*bisect, check, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
     # What would spoil the writing is told now, and not after an hour of engines.
@@ -178,6 +187,18 @@ def _require_same(asked: Candidate, python: Path) -> None:
                 where=str(python),
                 next="leave --python out, or name the interpreter alone",
             )
+
+
+def _alone(beside: list[str]) -> None:
+    """Refuse what --bisect would not read: no report is better than one that is waited for."""
+    if beside:
+        raise UsageError(
+            "bisect.not-alone",
+            expected="--bisect GOOD BAD with --check and --rungs only",
+            found=", ".join(beside),
+            where="harness gate",
+            next="leave these out, or leave --bisect out",
+        )
 
 
 def _rungs(text: str) -> tuple[Rung, ...]:

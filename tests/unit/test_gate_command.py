@@ -175,6 +175,14 @@ def test_what_cannot_be_asked_ends_with_usage(words: tuple[str, ...], id: str, c
     assert refused(*words, code=code) == id
 
 
+@pytest.mark.parametrize(
+    "words", [["0.33.0"], ["--from", "0.32.0"], ["--report", "r.html"], ["--evidence", "e"]]
+)
+def test_what_bisect_would_not_read_is_refused(words: list[str]) -> None:
+    said = refused(*words, "--bisect", "0.16.0", "0.17.0", code=ExitCode.USAGE)
+    assert said == "bisect.not-alone"
+
+
 # What pip fetches.
 
 
