@@ -138,6 +138,8 @@ def test_struck_parent_takes_the_engine_along(
         # The engine has its two seconds of grace.
         left = around.left(seconds=10.0)
         seconds = time.monotonic() - begun
+        if left:
+            parent.kill()
         _, errors = parent.communicate(timeout=30)
     print(json.dumps({"parent": number.name, "seconds until all is gone": round(seconds, 3)}))
     assert left == []
