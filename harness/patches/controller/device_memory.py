@@ -41,6 +41,8 @@ def _changes() -> tuple[Change, Change]:
     latest: list[tuple[int, int]] = []
 
     def ask_workers(original: Any) -> Any:
+        latest.clear()  # what an earlier generator was told, before the patch was undone
+
         def _setup_capture(self: Any) -> Any:
             done = original(self)
             latest[:] = self.executor.collective_rpc(free_memory)

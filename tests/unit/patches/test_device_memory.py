@@ -40,6 +40,11 @@ def test_the_worker_with_least_free_decides() -> None:
     module.torch.cuda.empty_cache()
     by_id("device-memory").undo(handed(module))
     assert module.torch.cuda.mem_get_info() == (1, 2)
+    # What these workers said is not told of the next ones.
+    other = generator(recorded("0.16.0"))
+    by_id("device-memory").apply(handed(other))
+    assert other.torch.cuda.mem_get_info() == (1, 2)
+    by_id("device-memory").undo(handed(other))
 
 
 def worker(device: Any, **cache: Any) -> Any:
