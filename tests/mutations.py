@@ -45,11 +45,13 @@ class Claims:
         session: A loaded engine.
         bound: How far rows of one prompt may be apart in two batches, by norm.
         slack: How much longer than before files may take.
+        late: How much longer than before the fault that slows files lets them take.
     """
 
     session: EngineSession
     bound: float
     slack: float = 0.12
+    late: float = 0.2
     _calls: int = 0
     _usual: float = 0.0
     _alone: list[Rows] = field(default_factory=list)
@@ -127,7 +129,7 @@ def mutations(claims: Claims) -> list[Mutation]:
     last = plan.num_layers
     free = next(depth for depth in range(last - 1, 0, -1) if depth not in plan.depths)
     rows = sum(map(len, claims.prompts())) * 8
-    slow = claims.pace() * 0.2 / rows  # one file after the other
+    slow = claims.pace() * claims.late / rows  # one file after the other
     return [
         Mutation(
             f"depth {depth} is really {free}",
@@ -148,7 +150,7 @@ def mutations(claims: Claims) -> list[Mutation]:
             {"kind": "swap-any"},
         ),
         Mutation(
-            "files are whole 20 % later",
+            f"files are whole {claims.late:.0%} later",
             Claims.files_keep_their_pace,
             {"kind": "slow", "seconds_per_row": slow},
         ),

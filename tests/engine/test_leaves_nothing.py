@@ -40,6 +40,8 @@ class Surroundings:
         self.temporary = folder
         self.everyone: list[Process] = []
         self.segments: set[str] = set()
+        # Other tests of this session may keep engines of their own.
+        self._others = {record.token for record in open_records()}
 
     def note(self) -> None:
         """Note all processes and all shared memory of the engine that runs."""
@@ -63,7 +65,8 @@ class Surroundings:
             left = [str(p) for p in self.everyone if processes.alive(p)]
             left += sorted(self.segments & set(shared.present()))
             left += [f"record {path}" for path, _ in recorded()]
-            left += [f"open {record.token}" for record in open_records()]
+            opened = {record.token for record in open_records()} - self._others
+            left += [f"open {token}" for token in sorted(opened)]
             left += [p.name for p in self.temporary.iterdir() if "torchinductor" not in p.name]
             if not left or time.monotonic() > until:
                 return left
