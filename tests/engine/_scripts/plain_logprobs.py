@@ -34,7 +34,9 @@ def main(model: str, prompts: str, out: str, arguments: str) -> None:
         ]
         for prompt, output in zip(ids, outputs, strict=True)
     ]
-    Path(out).write_text(json.dumps(found))
+    part = Path(f"{out}.part")
+    part.write_text(json.dumps(found))
+    part.replace(out)
 
 
 if __name__ == "__main__":  # vLLM spawns its workers from this module
