@@ -93,6 +93,9 @@ def test_fifty_calls_stay_right_and_leave_nothing_behind(
     wrapper_engine: EngineSession, reference: ReferenceHost
 ) -> None:
     prompts = [ids(length, 700 + length) for length in (40, 9, 70)]
+    # The first calls take 10 MB once (threads, buffers); 400 calls more took 0.6 MB.
+    for _ in range(10):
+        capture(wrapper_engine, prompts)
     first = held(wrapper_engine)
     for _ in range(49):
         capture(wrapper_engine, prompts)
@@ -102,7 +105,7 @@ def test_fifty_calls_stay_right_and_leave_nothing_behind(
     assert all(not worker.get("partial") and not worker.get("done") for worker in last)
     # Pages that an allocator keeps come and go; 50 kept samples would be 12 MB.
     grown = [b["rss_kb"] - a["rss_kb"] for a, b in zip(first, last, strict=True)]
-    assert max(grown) < 8 * 1024, grown
+    assert max(grown) < 4 * 1024, grown
 
 
 PROMPT = st.lists(st.integers(0, TOKENS - 1), min_size=1, max_size=80)
