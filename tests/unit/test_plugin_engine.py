@@ -153,7 +153,7 @@ def test_hanging_load_is_cut_at_its_deadline(inner: Inner) -> None:
     inner.python.behave(load="hang")
     result = inner.run(USE, "--hs-load-deadline=1")
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*out of use since: host.deadline: still running after 1.* s*"])
+    result.stdout.fnmatch_lines(["*out of use since: host.deadline: still running after * s*"])
     assert result.duration < 30
     assert_ended(inner)
 
