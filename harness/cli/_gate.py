@@ -13,7 +13,8 @@ from harness.cli._bisect import show_turn
 from harness.cli._gate_tables import show
 from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
-from harness.gate.candidate import Candidate, candidate_of, known, known_good
+from harness.gate.bisect import VERDICT
+from harness.gate.candidate import Candidate, candidate_of, known, known_good, version_named
 from harness.gate.engine_suite import prompts
 from harness.gate.evidence import Evidence, keep, read_all, require_folder
 from harness.gate.ladder import climbers_with, run_gate
@@ -56,12 +57,12 @@ def gate(
         ),
     ] = None,
     check: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="With --bisect: verdict, a generation, a consumer, a probe or a seam; with "
-            "--rungs cpu the capture whose engine suite is run: patched or native."
+            help="With --bisect: verdict (the default), a generation, a consumer, a probe or a "
+            "seam; with --rungs cpu the capture whose engine suite is run: patched or native."
         ),
-    ] = "verdict",
+    ] = None,
     slice_: Annotated[
         Path | None,
         typer.Option(
@@ -121,8 +122,17 @@ def gate(
             "--report": report,
         }
         _alone([name for name, given in beside.items() if given is not None])
-        show_turn(*bisect, check, on_cpu=Rung.CPU in wanted, json_output=json_output)
+        show_turn(*bisect, check or VERDICT, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
+    _told_of_a_source(candidate, release)
+    if check is not None:
+        raise UsageError(
+            "gate.check-alone",
+            expected="--check beside --bisect GOOD BAD",
+            found=f"--check {check} without it",
+            where="harness gate",
+            next=f"harness gate --bisect GOOD BAD --check {check}",
+        )
     # What would spoil the writing is told now, and not after an hour of engines.
     if evidence is not None:
         require_folder(evidence)
@@ -198,6 +208,18 @@ def _alone(beside: list[str]) -> None:
             found=", ".join(beside),
             where="harness gate",
             next="leave these out, or leave --bisect out",
+        )
+
+
+def _told_of_a_source(candidate: str | None, release: str | None) -> None:
+    """Refuse a version for what is a version already."""
+    if release is not None and candidate is not None and version_named(candidate):
+        raise UsageError(
+            "gate.release-twice",
+            expected="--release beside files that tell no version",
+            found=f"--release {release} beside the release {candidate}",
+            where="harness gate",
+            next=f"harness gate {candidate}",
         )
 
 

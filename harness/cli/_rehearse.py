@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.cli._outcome import command, log, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.extraction import EngineOptions
 from harness.extraction.options import capture_choice
@@ -147,4 +147,4 @@ def rehearse_first(
         place = place.parent
     engine_log = place / f"{out.name}.rehearsal.log"
     found = rehearsed(options, place, engine_log, longest_prompt, checks, supervision)
-    log.print(found.summary(), markup=False)
+    say(found.summary())

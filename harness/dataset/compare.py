@@ -169,7 +169,12 @@ def compare(
     allowed = noise or recorded_noise(dtype, sides[0].device)
     shared = sorted(sides[0].lines.keys() & sides[1].lines.keys())
     if not shared:
-        _differ("compare.nothing-shared", "samples of the same prompts", "none in both", sides[1])
+        _differ(
+            "compare.nothing-shared",
+            "samples of the same prompts",
+            f"{len(sides[0].lines)} and {len(sides[1].lines)} samples, none in both",
+            sides[1],
+        )
     mixing = Mixing(sides[0].identity["depths"], allowed)
     for done, (line, a, b) in enumerate(_pairs(*sides, shared), start=1):
         mixing.add(line.id, _errors(a, b))

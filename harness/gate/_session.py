@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 GRACE_S = 120.0
-"""For an engine's orderly end, after pytest was interrupted."""
+"""For an engine's orderly end, after pytest was told to end."""
 
 _FIGURES = "figures."
 _NO_BOX = ("preflight.", "no usable GPU", "usable: ")
@@ -73,7 +72,8 @@ def run(words: Sequence[str], report: Path, *, cwd: Path, limit_s: float) -> Ses
         words: The command line.
         report: Where it writes its JUnit report.
         cwd: Folder to run it in.
-        limit_s: Seconds; then it is interrupted, as by Ctrl-C, so that an engine can end.
+        limit_s: Seconds; then it gets SIGTERM, on which the plugin ends engine and session in
+            order. Not SIGINT: a job in the background inherits that it is ignored.
     """
     # 2: standard output is for the verdict alone.
     with subprocess.Popen(words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=2) as child:
@@ -89,7 +89,7 @@ def run(words: Sequence[str], report: Path, *, cwd: Path, limit_s: float) -> Ses
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGINT)
+    child.terminate()
     try:
         child.wait(timeout=GRACE_S)
     except subprocess.TimeoutExpired:

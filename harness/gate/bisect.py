@@ -73,8 +73,9 @@ def between(good: str, bad: str, every: Sequence[str]) -> list[str]:
             where="--bisect",
             next=f"harness gate --bisect {bad} {good}",
         )
-    chosen = {Version(one): one for one in every if low < Version(one) < high}
-    return [good, *(chosen[one] for one in sorted(chosen)), bad]
+    known = {Version(one): one for one in every}
+    inner = sorted(one for one in known if low < one < high)
+    return [known.get(low, good), *(known[one] for one in inner), known.get(high, bad)]
 
 
 def first_turn(name: str, releases: Sequence[str], check: Check, *, every: bool = False) -> Turn:

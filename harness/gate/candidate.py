@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from harness.errors import HarnessError, NotComparable, UsageError
 from harness.gate._hints import Hints
 from harness.gate.verdict import Side
-from harness.seams import Named, Surface, open_source, read_surface, recorded, releases
+from harness.seams import Named, Surface, open_source, read_surface, recorded, releases, spelled
 
 LATEST = "latest"
 """Names the newest release of the package index."""
@@ -86,7 +86,7 @@ def candidate_of(name: str, *, release: str | None = None) -> Iterator[Candidate
         UsageError: ``seams.*``, ``gate.no-such-release``.
         NotComparable: ``gate.not-fetched``, ``gate.no-pip``.
     """
-    wanted = _version(name)
+    wanted = version_named(name)
     if wanted is None:
         yield _read(name, release)
     elif wanted in releases():
@@ -103,7 +103,8 @@ def known(release: str) -> Candidate:
         NotComparable: ``seams.no-record``.
     """
     surface = recorded(release)
-    return Candidate(surface, Side(release, f"recorded {surface.build}", surface.digest, release))
+    said = surface.release
+    return Candidate(surface, Side(said, f"recorded {surface.build}", surface.digest, said))
 
 
 def known_good(candidate: Candidate) -> str | None:
@@ -122,16 +123,15 @@ def known_good(candidate: Candidate) -> str | None:
     return older[-1] if older else None
 
 
-def _version(name: str) -> str | None:
+def version_named(name: str) -> str | None:
     """Return the version that a name stands for; None where it names files or a program."""
     if name == LATEST and not Path(name).exists():
         return LATEST
     text = name.removeprefix("vllm==").removeprefix("v")
-    version = version_of(text)
-    if version is None or Path(name).exists() or os.sep in name:
+    if version_of(text) is None or Path(name).exists() or os.sep in name:
         return None
-    # 0.33 is 0.33.0: nothing is fetched for another spelling of what is recorded.
-    return next((one for one in releases() if version_of(one) == version), text)
+    # Nothing is fetched for another spelling of what is recorded.
+    return spelled(text) or text
 
 
 def _read(name: str, release: str | None, said: str | None = None) -> Candidate:

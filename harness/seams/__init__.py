@@ -12,7 +12,7 @@ from harness.seams._read import read_surface, surface_of
 from harness.seams._source import Named, Source
 from harness.seams.binding import Finding, bind, bind_call, call_problems
 from harness.seams.inventory import BY_ID, SEAMS, used_by
-from harness.seams.recorded import recorded, releases
+from harness.seams.recorded import recorded, releases, spelled
 from harness.seams.seam import Call, Consumer, Kind, Seam, Use
 from harness.seams.surface import MISSING, UNKNOWN, Entry, Surface
 
@@ -39,6 +39,7 @@ __all__ = [
     "read_surface",
     "recorded",
     "releases",
+    "spelled",
     "surface_of",
     "used_by",
 ]

@@ -19,7 +19,7 @@ from harness.seams._source import Named
 from harness.seams._tree import Found, Tree
 from harness.seams.inventory import SEAMS
 from harness.seams.probes import PROBES
-from harness.seams.recorded import recorded, releases
+from harness.seams.recorded import recorded, releases, spelled
 from harness.seams.seam import Kind, Seam
 from harness.seams.surface import MISSING, Entry, Surface
 
@@ -65,7 +65,9 @@ def surface_of(name: str) -> Surface:
         NotComparable: ``seams.no-record``: a release that is not recorded.
         HarnessError: As :func:`read_surface`.
     """
-    if name in releases() or (_RELEASE.fullmatch(name) and not Path(name).exists()):
+    if name in releases() or (
+        not Path(name).exists() and (spelled(name) or _RELEASE.fullmatch(name))
+    ):
         return recorded(name)
     return read_surface(name)
 

@@ -15,6 +15,8 @@ from harness.errors import HarnessError, NotComparable, UsageError
 from harness.seams.surface import Surface
 
 _FOLDER = "surfaces"
+_PLAIN = re.compile(r"\d+(\.\d+)*")
+_SPELLING = re.compile(r"(?:vllm==)?v?(\d+(?:\.\d+)*)(?:\+[\w.]+)?")
 ADDED = "HARNESS_SURFACES"
 """Environment variable that names a folder with further surfaces."""
 
@@ -30,6 +32,20 @@ def added() -> tuple[str, ...]:
     return tuple(file.stem for file in Path(folder).glob("*.json")) if folder else ()
 
 
+def spelled(name: str) -> str | None:
+    """Return the recorded release that a name means; None where none is meant.
+
+    ``0.16``, ``v0.16.0``, ``vllm==0.16.0`` and ``0.16.0+cpu`` are one release: a surface is read
+    from files that every build has.
+    """
+    if name in releases():
+        return name
+    found = _SPELLING.fullmatch(name)
+    if found is None:
+        return None
+    return next((one for one in releases() if _number(one) == _number(found[1])), None)
+
+
 def _packed() -> tuple[str, ...]:
     try:
         folder = data_path(_FOLDER)
@@ -40,18 +56,19 @@ def _packed() -> tuple[str, ...]:
 
 @cache
 def recorded(release: str) -> Surface:
-    """Return the recorded surface of a release, such as ``0.16.0``.
+    """Return the recorded surface of a release, such as ``0.16.0``, in any spelling.
 
     Raises:
         NotComparable: ``seams.no-record``: that release was never read.
         UsageError: ``seams.broken-surface``: its file is damaged.
     """
-    if release not in releases():
-        known = releases()
+    known = releases()
+    wanted, release = release, spelled(release) or ""
+    if not release:
         raise NotComparable(
             "seams.no-record",
             expected=f"a recorded release: {known[0]} to {known[-1]}" if known else "any record",
-            found=release,
+            found=wanted,
             where=_FOLDER,
             next="give its wheel, or record it: harness surface record WHEEL --out FILE",
         )
@@ -72,6 +89,11 @@ def recorded(release: str) -> Surface:
             next="record it again: harness surface record SOURCE --out FILE",
         ) from error
     return Surface.loads(text, where=str(path))
+
+
+def _number(release: str) -> str | None:
+    """Return a plain release without the zeros at its end; None for others, such as 0.33.0rc1."""
+    return re.sub(r"(\.0+)+$", "", release) if _PLAIN.fullmatch(release) else None
 
 
 def _order(release: str) -> tuple[int, ...]:

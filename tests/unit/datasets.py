@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from harness.dataset.folder import OutputFolder
 from harness.dataset.prompt_set import PromptLimits, PromptSet
@@ -22,6 +23,25 @@ LIMITS = PromptLimits(vocab_size=VOCAB, max_tokens=64)
 # Tokens, columns and width differ everywhere, so swapped axes cannot pass.
 DEPTHS = (1, 3, 6)
 HIDDEN = 16
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> PromptSet:
+    return make_prompts(tmp_path)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder by its place in it."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:

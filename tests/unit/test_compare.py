@@ -266,6 +266,15 @@ def test_samples_that_one_side_lacks_are_counted_and_the_rest_is_compared(
     assert (found.drift.samples, found.only_one, found.only_two) == (4, (4, 5), ())
 
 
+def test_an_empty_manifest_is_told_by_its_number_of_samples(old: Path, tmp_path: Path) -> None:
+    new = dataset(tmp_path / "b" / "out")
+    (new / "manifest.jsonl").write_text("")
+    with pytest.raises(NotComparable) as caught:
+        compare(old, new)
+    assert caught.value.failure.id == "compare.nothing-shared"
+    assert "and 0 samples" in caught.value.failure.found
+
+
 @pytest.mark.parametrize("make", ["missing", "empty", "torn"])
 def test_a_folder_that_is_no_data_set_is_a_usage_error(
     old: Path, tmp_path: Path, make: str

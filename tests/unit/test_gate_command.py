@@ -169,6 +169,8 @@ def test_wheel_archive_and_site_packages_give_the_same_answer(site: Path, tmp_pa
         (("0.32.0", "--rungs", "static,moon"), "gate.no-such-rung", ExitCode.USAGE),
         (("no-such.whl",), "seams.no-source", ExitCode.USAGE),
         (("0.32.0", "--from", "gone/"), "seams.no-source", ExitCode.USAGE),
+        (("0.32.0", "--check", "native"), "gate.check-alone", ExitCode.USAGE),
+        (("0.32.0", "--release", "0.31.0"), "gate.release-twice", ExitCode.USAGE),
     ],
 )
 def test_what_cannot_be_asked_ends_with_usage(words: tuple[str, ...], id: str, code: int) -> None:
@@ -186,7 +188,7 @@ def test_what_bisect_would_not_read_is_refused(words: list[str]) -> None:
 # What pip fetches.
 
 
-@pytest.mark.parametrize("name", ["0.27", "0.27.0.0", "v0.27", "vllm==0.27"])
+@pytest.mark.parametrize("name", ["0.27", "0.27.0.0", "v0.27", "vllm==0.27", "0.27.0+cpu"])
 def test_another_spelling_of_a_recorded_release_is_not_fetched(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

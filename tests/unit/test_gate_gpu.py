@@ -194,12 +194,12 @@ def test_a_session_that_tells_of_no_proof_is_unknown_and_never_green(
     assert not result.figures
 
 
-def test_a_session_that_does_not_end_is_interrupted_as_by_ctrl_c(
+def test_a_session_that_does_not_end_is_told_to_end_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that its engine ends in order."""
     ended = tmp_path / "ended"
-    program = stub(tmp_path, before=f"trap 'echo in-order > {ended}; exit 2' INT; sleep 9 & wait")
+    program = stub(tmp_path, before=f"trap 'echo in-order > {ended}; exit 2' TERM; sleep 9 & wait")
     result = ask(tmp_path, program, limit_s=0.2)
     assert result.status is RungStatus.UNKNOWN
     assert "its time was over" in result.reason
@@ -210,7 +210,7 @@ def test_one_that_does_not_end_even_then_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_session, "GRACE_S", 0.1)
-    program = stub(tmp_path, before="trap '' INT; exec sleep 9")
+    program = stub(tmp_path, before="trap '' TERM; while :; do sleep 0.1; done")
     assert ask(tmp_path, program, limit_s=0.2).status is RungStatus.UNKNOWN
 
 

@@ -20,29 +20,16 @@ from tests.unit.datasets import (
     DEPTHS,
     HIDDEN,
     build,
+    listing,
     make_prompts,
+    out,
+    prompts,
     publish,
     run_info,
     spool,
 )
 
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> PromptSet:
-    return make_prompts(tmp_path)
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+__all__ = ["out", "prompts"]
 
 
 def test_new_folder_is_made_with_its_parents(tmp_path: Path, prompts: PromptSet) -> None:

@@ -16,22 +16,16 @@ from harness.dataset.run_info import RunIdentity, read_run
 from harness.errors import ExitCode, HarnessError, Refused
 from tests.unit.datasets import (
     build,
-    make_prompts,
+    listing,
+    out,
+    prompts,
     publish,
     run_info,
 )
 
+__all__ = ["out", "prompts"]
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> PromptSet:
-    return make_prompts(tmp_path)
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
 
 
 def refusal(out: Path, prompts: PromptSet, /, **changes: Any) -> HarnessError:
@@ -39,14 +33,6 @@ def refusal(out: Path, prompts: PromptSet, /, **changes: Any) -> HarnessError:
         OutputFolder.open(out, run_info(prompts, **changes), prompts)
     assert caught.value.exit_code is ExitCode.REFUSED
     return caught.value
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize(

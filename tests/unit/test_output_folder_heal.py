@@ -15,30 +15,16 @@ from harness.dataset.prompt_set import PromptSet
 from tests.unit.datasets import (
     build,
     encode_sample,
+    listing,
     make_hidden,
-    make_prompts,
+    out,
+    prompts,
     publish,
     run_info,
     spool,
 )
 
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> PromptSet:
-    return make_prompts(tmp_path)
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+__all__ = ["out", "prompts"]
 
 
 def damage_bit(path: Path) -> None:

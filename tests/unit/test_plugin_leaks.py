@@ -245,9 +245,6 @@ def test_always_hanging_engine_is_cut_by_a_signal_and_leaves_nothing(
         time.sleep(0.3)
         os.kill(os.getpid(), {int(number)})
 
-    # What is started in the background inherits that Ctrl-C is ignored.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
 
     def test_hanging(engine):

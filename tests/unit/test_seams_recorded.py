@@ -25,6 +25,7 @@ from harness.seams import (
     read_surface,
     recorded,
     releases,
+    spelled,
     surface_of,
     used_by,
 )
@@ -334,3 +335,16 @@ def test_installed_vllm_gives_the_recorded_surface() -> None:
     if surface.release not in releases():
         pytest.skip(f"{surface.release} is not recorded; next: harness seams record")
     assert surface.digest == recorded(surface.release).digest
+
+
+@pytest.mark.parametrize("name", ["0.16", "0.16.0.0", "v0.16.0", "vllm==0.16", "0.16.0+cpu"])
+def test_release_is_one_in_any_spelling(name: str) -> None:
+    assert spelled(name) == "0.16.0"
+    assert recorded(name).release == surface_of(name).release == "0.16.0"
+
+
+@pytest.mark.parametrize(
+    "name", ["0.16.0rc1", "0.16.0.post1", "0.1600", "16", "", "0.16.1", "0.16.*"]
+)
+def test_another_release_is_not_taken_for_a_recorded_one(name: str) -> None:
+    assert spelled(name) is None

@@ -6,7 +6,6 @@ It prints the workers' pids once the engine is loaded, and prefills until it is 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from harness.extraction.plan import plan_engine
 
 def main() -> None:
     """Load, tell, work."""
-    # What is started in the background (nohup, CI) inherits that Ctrl-C is ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     model, folder = Path(sys.argv[1]), Path(sys.argv[2])
     options = EngineOptions(model=model, layers="1,3", dtype="float32", tensor_parallel_size=2)
     plan = plan_engine(options, longest_prompt=100, spool=folder / "spool")
