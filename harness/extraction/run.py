@@ -143,6 +143,15 @@ def _look(
         require_clean(plan.engine, out=out, output=output, files=files, skip=skip)
 
 
+def batch_tokens(token_budget: int) -> int:
+    """Return how many tokens are handed over at once, where nobody asks for a number.
+
+    Args:
+        token_budget: Tokens of one scheduler step.
+    """
+    return min(_BATCH_STEPS * token_budget, _MAX_BATCH_TOKENS)
+
+
 def batches(prompts: PromptSet, indices: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Cut indices into batches of about so many tokens, in order.
 
@@ -189,8 +198,8 @@ class _Run:
         prompts, every = self._plan.prompts, self._plan.options.spot_check_every
         if self._folder.whole:
             self._same_model(session)
-        steps = _BATCH_STEPS * self._plan.engine.session.token_budget
-        budget = self._plan.options.batch_tokens or min(steps, _MAX_BATCH_TOKENS)
+        asked = self._plan.options.batch_tokens
+        budget = asked or batch_tokens(self._plan.engine.session.token_budget)
         started = time.monotonic()
         eligible = 0
         for batch in batches(prompts, missing, budget):

@@ -106,7 +106,11 @@ def test_model_that_is_as_small_is_refused_before_an_engine_starts(
 
 @pytest.mark.parametrize(
     ("behaviour", "id"),
-    [({"canary": "wrong"}, "canary.failed"), ({"load": "die"}, "host.engine-died")],
+    [
+        ({"canary": "wrong"}, "canary.failed"),
+        ({"load": "die"}, "host.engine-died"),
+        ({"extract": "wrong"}, "rehearsal.sample-refused"),
+    ],
 )
 def test_failure_is_told_as_the_rehearsals_and_its_log_stays(
     stage: Stage, stand_in: StandIn, behaviour: dict[str, str], id: str
@@ -145,6 +149,11 @@ def test_extract_rehearses_before_a_load_and_only_then(
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output
     assert stand_in.loads == 2
+    # What is left to do is a load again.
+    next((tmp_path / "out").glob("hs_*.safetensors")).unlink()
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert stand_in.loads == 4
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"prompts.jsonl", "out", "python"}
 
