@@ -14,6 +14,7 @@ from harness.capture.session import EngineSession
 from harness.dataset.samples import read_sample
 from harness.extraction import open_session
 from harness.extraction.plan import EnginePlan
+from tests.noise import Rows
 
 
 def session_beside(plan: EnginePlan, folder: Path) -> EngineSession:
@@ -59,3 +60,16 @@ def files_complete(session: EngineSession, prompts: Sequence[Sequence[int]]) -> 
     started = time.monotonic()
     session.run(requests, lambda sample: sample.path.unlink())
     return time.monotonic() - started
+
+
+def rows_alone(session: EngineSession, prompts: Sequence[Sequence[int]]) -> list[Rows]:
+    """Rows of each prompt, sent by itself: no other prompt shapes its forward pass."""
+    found: list[Rows] = []
+
+    def keep(sample: Captured) -> None:
+        found.append(read_sample(sample.path).to_float32())
+        sample.path.unlink()
+
+    for number, ids in enumerate(prompts):
+        session.run([Request(f"alone-{time.monotonic_ns()}-{number}", ids)], keep)
+    return found

@@ -43,7 +43,7 @@ def files(outcomes: Sequence[Outcome], seen: Seen) -> dict[str, bytes]:
         figures += [{"session": one.session.name, **line} for line in printed]
         runs.append(_run(one, seen, printed))
         found[f"{one.session.name}/output.txt"] = output
-        for name, text in bundle.logs(one.folder).items():
+        for name, text in bundle.logs(one.temp).items():
             found[f"{one.session.name}/{name}"] = text
     found["junit.xml"] = results.merge([one.report for one in outcomes])
     found["figures.jsonl"] = "".join(json.dumps(line) + "\n" for line in figures).encode()

@@ -2,10 +2,10 @@
 
     python3 ci/gpu/run.py ARCHIVE --out DIR --slice 6 --architecture plain --timeout 1500
 
-Unpacks the archive of ci/gpu/pack.py once, runs each file of tests/gpu in a pytest session of its
-own, and writes DIR/bundle.tar.gz: junit.xml, each session's output and engine logs, figures.jsonl,
-machine.json and evidence.json. The exit code is pytest's, or 124 when the time was over. Standard
-library only; the box brings torch, transformers and pytest.
+Unpacks the archive of ci/gpu/pack.py once, runs the lane (all of tests/gpu that is not slow, in one
+pytest session) or the sessions asked for, and writes DIR/bundle.tar.gz: junit.xml, each session's
+output and engine logs, figures.jsonl, machine.json and evidence.json. The exit code is pytest's, or
+124 when the time was over. Standard library only; the box brings torch, transformers and pytest.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar='"ARGS"',
         help="a pytest session with these arguments, may be given several times; "
-        "default: one session for each file of tests/gpu",
+        f"default: {sessions.LANE}",
     )
     parser.add_argument(
         "--timeout", type=float, default=3000.0, metavar="S", help="seconds for the whole run"
@@ -135,22 +135,27 @@ def run(given: argparse.Namespace, checkout: Path = _CHECKOUT) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     target = given.out.absolute() / _BUNDLE
     target.unlink(missing_ok=True)
-    chosen = sessions.choose(given.session, given.pytest, checkout)
+    chosen = sessions.choose(given.session, given.pytest)
     before = machine.gpus()
-    with tempfile.TemporaryDirectory(prefix="harness-gpu-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-gpu-") as name,
+        tempfile.TemporaryDirectory(prefix="harness-gpu-", dir=sessions.scratch_parent()) as spool,
+    ):
         work = Path(name)
         site = unpacked.unpack(given.archive, given.site.absolute())
         interpreter = given.python.absolute()  # a link selects its environment: not resolved
         python = unpacked.write_wrapper(work / "python", interpreter, site)
+        unpacked.compile_all(interpreter, site, until)
         found = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # no process must compile again
         versions = machine.versions(python, environment)
         pack = {"sha256": unpacked.hash_of(given.archive), **unpacked.facts(site)}
         unpacked.check_python(pack, versions.get("python", ""), interpreter)
         setting = sessions.Setting(python, checkout, environment, None, until)
         setting = replace(setting, model=make_model(given, setting, work))
         _say(f"{model_in_words(given)}; {len(chosen)} sessions; {len(before)} GPUs; {site}")
-        outcomes = sessions.run(chosen, setting, work / "sessions")
+        outcomes = sessions.run(chosen, setting, work / "sessions", Path(spool))
         seen = evidence.Seen(
             what=given.what or f"tests/gpu on {model_in_words(given)}",
             model=model_in_words(given),

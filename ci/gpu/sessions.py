@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ import deadline
 
 _OK, _INTERRUPTED, _NO_TESTS = 0, 130, 5
 _ALWAYS = ("-m", "gpu", "--hs-require-gpu")
+# One session for all that is not slow: plain, native and patched engine, each loaded once.
+LANE = 'tests/gpu -m "gpu and not slow"'
+# Files are timed on a disk in memory; without room for a batch there, on the usual one.
+MEMORY = Path("/dev/shm")
+_ROOM = 16 << 30
 # The checkout's own settings may ask for plugins that the box lacks. -s: figures are printed.
 _QUIETLY = ("-o", "addopts=-ra", "-p", "no:cacheprovider", "-v", "-s")
 
@@ -27,16 +33,20 @@ class Session:
     @property
     def shown(self) -> str:
         """Return the call as evidence tells of it, without paths of the machine."""
-        return shlex.join(["pytest", *self.arguments, *_ALWAYS])
+        return shlex.join(["pytest", *_ALWAYS, *self.arguments])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a session: its exit code, None where it was not started; its files."""
+    """What became of a session: its exit code, None where it was not started; its files.
+
+    ``temp`` is where pytest's temporary folders were, and engines' logs are.
+    """
 
     session: Session
     code: int | None
     folder: Path
+    temp: Path
 
     @property
     def report(self) -> Path:
@@ -59,15 +69,9 @@ class Setting:
     grace: float = deadline.GRACE
 
 
-def choose(given: Sequence[str], extra: Sequence[str], checkout: Path) -> tuple[Session, ...]:
-    """Return the sessions: those asked for, or each file of tests/gpu by itself.
-
-    An engine holds the GPU until its session ends, so files that load engines of their own
-    cannot share one with the others.
-    """
-    asked = [tuple(shlex.split(text)) for text in given]
-    files = sorted((checkout / "tests" / "gpu").glob("test_*.py"))
-    asked = asked or [(path.relative_to(checkout).as_posix(),) for path in files]
+def choose(given: Sequence[str], extra: Sequence[str]) -> tuple[Session, ...]:
+    """Return the sessions: those asked for, or the one that is the lane."""
+    asked = [tuple(shlex.split(text)) for text in given or [LANE]]
     return tuple(
         Session(f"{number}-{_stem(arguments)}", (*arguments, *extra))
         for number, arguments in enumerate(asked, start=1)
@@ -75,29 +79,49 @@ def choose(given: Sequence[str], extra: Sequence[str], checkout: Path) -> tuple[
 
 
 def _stem(arguments: Sequence[str]) -> str:
+    if arguments == tuple(shlex.split(LANE)):
+        return "lane"
     path = next((one for one in arguments if not one.startswith("-")), "session")
     return re.sub(r"[^\w.-]", "-", Path(path.split("::")[0]).stem) or "session"
 
 
-def run(sessions: Sequence[Session], setting: Setting, home: Path) -> tuple[Outcome, ...]:
-    """Run one session after the other until the deadline; Ctrl-C ends the run, not this call."""
+def run(
+    sessions: Sequence[Session], setting: Setting, home: Path, scratch: Path
+) -> tuple[Outcome, ...]:
+    """Run one session after the other until the deadline; Ctrl-C ends the run, not this call.
+
+    Args:
+        sessions: What to run.
+        setting: Where.
+        home: For reports and outputs.
+        scratch: For what the tests write themselves.
+    """
     outcomes: list[Outcome] = []
     for session in sessions:
-        folder = home / session.name
+        folder, temp = home / session.name, scratch / session.name
         folder.mkdir(parents=True)
+        temp.mkdir(parents=True)
         code: int | None = None
         if time.monotonic() < setting.until and not stopped(outcomes):
-            code = _run_one(session, setting, folder)
-        outcomes.append(Outcome(session, code, folder))
+            code = _run_one(session, setting, folder, temp)
+        outcomes.append(Outcome(session, code, folder, temp))
     return tuple(outcomes)
 
 
-def _run_one(session: Session, setting: Setting, folder: Path) -> int:
+def scratch_parent() -> Path | None:
+    """Return the disk in memory, or None where there is no room for a batch of files."""
+    try:
+        return MEMORY if shutil.disk_usage(MEMORY).free >= _ROOM else None
+    except OSError:
+        return None
+
+
+def _run_one(session: Session, setting: Setting, folder: Path, temp: Path) -> int:
     model = () if setting.model is None else ("--hs-model", str(setting.model))
     command = [
         *(str(setting.python), "-m", "pytest", *_ALWAYS, *_QUIETLY),
         *("--hs-python", str(setting.python), *model),
-        *(f"--junitxml={folder / 'junit.xml'}", f"--basetemp={folder / 'tmp'}"),
+        *(f"--junitxml={folder / 'junit.xml'}", f"--basetemp={temp / 'tmp'}"),
         *session.arguments,
     ]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -9,7 +10,9 @@ import lzma
 import os
 import shlex
 import shutil
+import subprocess
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,15 @@ def check_python(pack: Mapping[str, Any], version: str, where: object) -> None:
             where=where,
             next="name that one with --python",
         )
+
+
+def compile_all(python: Path, site: Path, until: float) -> None:
+    """Compile the pack's sources on all cores, or each process of an engine does it anew."""
+    command = [str(python), "-m", "compileall", "-q", "-j", "0", str(site)]
+    seconds = max(1.0, until - time.monotonic())
+    # Not every file of every package is Python of this version: what fails is imported by nobody.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, check=False, timeout=seconds)
 
 
 def write_wrapper(target: Path, python: Path, site: Path) -> Path:

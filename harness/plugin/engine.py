@@ -81,6 +81,11 @@ class Engine:
         return self._session.loads
 
     @property
+    def session(self) -> EngineSession:
+        """What this engine sends its calls through; a failure there does not reach `failure`."""
+        return self._session
+
+    @property
     def lease(self) -> Lease | None:
         """The lease of an engine that was attached to."""
         return self._attached.lease if self._attached is not None else None

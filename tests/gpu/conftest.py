@@ -1,17 +1,20 @@
-"""What the GPU tests share: how figures are told, and the options of an engine of a test's own."""
+"""What the GPU tests share: their order, how figures are told, engines of a test's own."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from harness import models
 from harness.extraction import EngineOptions
-from harness.plugin._session import SESSION
-from harness.settings import Settings
+from harness.plugin._asked import engine_options
+from harness.settings import DEFAULT, Settings
+from tests.gpu._lane import end_session_engine, stage_of
 
 
 class Figures(Protocol):
@@ -37,19 +40,30 @@ def figures(
     return tell
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put engines of a test's own behind the session's, so that one session serves them all."""
+    here = Path(__file__).parent
+    ours = [item for item in items if item.path.is_relative_to(here)]
+    places = [number for number, item in enumerate(items) if item.path.is_relative_to(here)]
+    for place, item in zip(places, sorted(ours, key=stage_of), strict=True):
+        items[place] = item
+
+
+@pytest.fixture
+def free_gpus(pytestconfig: pytest.Config) -> None:
+    """The GPUs without the session's engine, for whatever a test starts there itself."""
+    end_session_engine(pytestconfig)
+
+
 @pytest.fixture(scope="module")
-def own_engine(pytestconfig: pytest.Config, hs_settings: Settings) -> EngineOptions:
-    """Options for engines that a module loads itself, one after the other; needs ``--hs-model``."""
-    if pytestconfig.stash[SESSION].keeper.report is not None:
-        pytest.skip("the session's own engine holds the GPU: run this file by itself")
+def own_engine(hs_settings: Settings) -> EngineOptions:
+    """Options for engines that a test loads itself: the session's; needs ``--hs-model``."""
     if hs_settings.model is None:
         pytest.skip("no model: give --hs-model")
+    options = engine_options(hs_settings, hs_settings.model)
+    if hs_settings.source("layers") != DEFAULT:
+        return options
     layers = models.read(hs_settings.model).num_layers
     wanted = [2, 3, layers - 1] if layers > 4 else [1, layers - 1]
-    return EngineOptions(
-        model=hs_settings.model,
-        layers=",".join(map(str, wanted)),
-        python=hs_settings.python,
-        tensor_parallel_size=hs_settings.tensor_parallel_size,
-        max_num_batched_tokens=8192,
-    )
+    return replace(options, layers=",".join(map(str, wanted)))

@@ -1,7 +1,6 @@
 """Memory of the GPUs comes back, one session has them at a time, and the engine loads once.
 
-Each test runs a pytest session of its own with the plugin, so the session that runs these tests
-must not have an engine loaded itself: give this file to pytest alone.
+The session's engine ends first; the slow tests run pytest sessions of their own with the plugin.
 """
 
 from __future__ import annotations
@@ -17,8 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.gpu_lock import GpuLock, gpus_of
+from harness.plugin._session import SESSION
 from harness.reclaim import meter_of_this_machine
 from harness.reclaim.memory import SLACK, chosen, used
+from tests.gpu._lane import end_session_engine
+from tests.gpu.conftest import Figures
 
 if TYPE_CHECKING:
     from harness.settings import Settings
@@ -96,6 +98,34 @@ def back_after(baseline: dict[int, int]) -> float:
     return time.monotonic() - begun
 
 
+@pytest.fixture
+def memory_back(
+    request: pytest.FixtureRequest, pytestconfig: pytest.Config, figures: Figures
+) -> None:
+    """Ends the session's engine and waits until its memory is back."""
+    if pytestconfig.stash[SESSION].keeper.report is None:
+        pytest.skip("this session has loaded no engine")
+    before = {row.device: row.used for row in request.getfixturevalue("clean_gpus").rows}
+    baseline = {index: size for index, size in before.items() if size is not None}
+    assert baseline
+    during = memory()
+    end_session_engine(pytestconfig)
+    figures(memory_back_s=round(back_after(baseline), 1), baseline=baseline, during=during)
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("memory_back")
+def test_memory_of_the_sessions_engine_is_back_within_a_minute(
+    pytestconfig: pytest.Config,
+) -> None:
+    report = pytestconfig.stash[SESSION].keeper.report
+    assert report is not None
+    assert report.left == ""
+    assert report.loads == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("free_gpus")
 @pytest.mark.parametrize("source", [LOADS_ONCE, WORKER_KILLED], ids=["session", "worker-killed"])
 def test_memory_is_back_within_a_minute_after(
     source: str, tmp_path: Path, hs_settings: Settings
@@ -108,6 +138,8 @@ def test_memory_is_back_within_a_minute_after(
     print(SimpleNamespace(memory_back_s=round(back_after(baseline), 1), baseline=baseline))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("free_gpus")
 def test_second_session_is_refused_while_the_gpus_are_locked(
     tmp_path: Path, hs_settings: Settings
 ) -> None:

@@ -148,6 +148,7 @@ def test_engine(engine, clean_gpus):
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.usefixtures("free_gpus")
 def test_memory_is_back_in_a_minute_after_a_session_with_an_engine(
     hs_settings: Settings, engine_python: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from harness.extraction import EngineOptions
 from harness.extraction.plan import plan_engine
-from harness.plugin._session import SESSION
 from harness.settings import Settings
 from tests.gpu.conftest import Figures
 
@@ -52,9 +51,7 @@ def test_copies_wait_for_a_busy_forward_and_keep_its_memory(
 
 
 @pytest.fixture
-def order(pytestconfig: pytest.Config, hs_settings: Settings, tmp_path: Path) -> dict[str, Any]:
-    if pytestconfig.stash[SESSION].keeper.report is not None:
-        pytest.skip("the session's own engine holds the GPU: run this file by itself")
+def order(free_gpus: None, hs_settings: Settings, tmp_path: Path) -> dict[str, Any]:
     if hs_settings.model is None:
         pytest.skip("no model: give --hs-model")
     options = EngineOptions(

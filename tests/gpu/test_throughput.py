@@ -4,11 +4,12 @@ Pinned: 524,288 tokens a repeat, five of them after a warm-up; every file whole,
 away while the engine runs, from a memory disk; files keep up with plain prefill (patched: the same
 engine with capture paused, repeat by repeat; native: a plain engine of the same session);
 no figure under the floor that was recorded for this very key, nor other kernels than recorded
-with it; one load for each engine.
+with it; one load for each engine; a prompt's rows alike in both captures.
 
-Each engine wants the GPU for itself, so this file runs in a session of its own:
-``pytest tests/gpu/test_throughput.py -m gpu --hs-model ... -s``. ``--hs-record-baseline DIR``
-records what it measures. ``docs/baselines.md`` has the rules.
+The session's engine is timed for its own capture, so its spool must lie on the memory disk:
+``pytest tests/gpu -m "gpu and not slow" --basetemp /dev/shm/NAME --hs-model ... -s``. A plain
+engine comes before it, one of the other capture after its end. ``--hs-record-baseline DIR`` records
+what was measured. ``docs/baselines.md`` has the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import shutil
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +29,20 @@ import pytest
 from harness import models
 from harness.capture.session import EngineSession
 from harness.extraction import EngineOptions, open_session
-from harness.extraction.plan import EnginePlan, plan_engine
+from harness.extraction.plan import EnginePlan
+from harness.lease.asked import plan_for
 from harness.plugin.baseline import EngineBaseline, SessionBaseline
+from harness.plugin.engine import Engine
 from harness.settings import Settings
+from tests.captures import rows_alone
+from tests.gpu._lane import end_session_engine, session_capture
 from tests.gpu.conftest import Figures
+from tests.gpu.test_rows import BOUND
+from tests.noise import Rows, noise
+from tests.noise import figures as by_depth
 from tests.timing import Timed, capture_pass, time_beside, time_capture, time_plain
 
-pytestmark = [pytest.mark.gpu, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 
 # A batch is what `harness extract` hands over at once at a budget of 8,192 tokens: 524,288.
 # Plain prefill waits for no files, so a quarter of it is enough there.
@@ -69,15 +78,18 @@ class Lane:
         plain: Tokens a second of plain prefill, for an engine whose own capture cannot be paused.
         plain_from: Where they come from.
         recorded: Whether that was another session.
+        rows: By capture, those of the first prompts, each sent alone.
     """
 
     loads: Counter[tuple[str, str, int]]
     plain: tuple[float, ...] = ()
     plain_from: str = "no plain engine ran"
     recorded: bool = False
+    rows: dict[str, list[Rows]] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
+# Of the session: the tests of its own engine come between those of the others.
+@pytest.fixture(scope="session")
 def lane() -> Lane:
     return Lane(Counter())
 
@@ -102,7 +114,7 @@ def why_not(capture: str, options: EngineOptions, settings: Settings) -> str:
     return ""
 
 
-@pytest.fixture(scope="module", params=["none", "patched", "native"])
+@pytest.fixture(scope="module", params=["none", "native", "patched"])
 def timed(
     request: pytest.FixtureRequest,
     own_engine: EngineOptions,
@@ -115,29 +127,43 @@ def timed(
     capture = request.param
     if reason := why_not(capture, own_engine, hs_settings):
         pytest.skip(reason)
-    folder = tmp_path_factory.mktemp(capture)
-    spool = DISK / f"harness-{folder.parent.name}-{folder.name}"
     options = replace(own_engine, capture=capture)
-    plan = plan_engine(options, longest_prompt=LENGTH, spool=spool)
-    own = baseline.of(plan, workload(plan))
-    try:
-        with open_session(plan, log=folder / "engine.log") as session:
+    with ExitStack() as stack:
+        if capture == session_capture(hs_settings):
+            plan, session = _shared(request.getfixturevalue("engine"), capture)
+        else:
+            end_session_engine(request.config)
+            folder = tmp_path_factory.mktemp(capture)
+            spool = DISK / f"harness-{folder.parent.name}-{folder.name}"
+            stack.callback(shutil.rmtree, spool, ignore_errors=True)
+            plan = plan_for(options, spool)
+            session = stack.enter_context(open_session(plan, log=folder / "engine.log"))
             session.load()
-            if plan.layers is not None:
-                session.require_proof()
-                capture_pass(session, prompts[:PLAIN_PROMPTS])  # warms host buffers and kernels
-                if capture == "native" and not lane.plain:
-                    _take_recorded_plain(lane, baseline, options)
-            measure = functools.partial(_measure, session, lane, prompts)
-            times = measure()
-            if times.plain and not lane.plain:
-                lane.plain = times.plain
-                lane.plain_from = f"this session's engine, {_PLAIN[capture]}"
-            lane.loads[str(options.model), capture, options.tensor_parallel_size] += session.loads
-            # One rerun serves every figure: they come from the same repeats.
-            yield TimedEngine(plan, session, times, functools.cache(measure), own)
-    finally:
-        shutil.rmtree(spool, ignore_errors=True)
+        own = baseline.of(plan, workload(plan))
+        if plan.layers is not None:
+            session.require_proof()
+            capture_pass(session, prompts[:PLAIN_PROMPTS])  # warms host buffers and kernels
+            if capture == "native" and not lane.plain:
+                _take_recorded_plain(lane, baseline, options)
+        measure = functools.partial(_measure, session, lane, prompts)
+        times = measure()
+        if times.plain and not lane.plain:
+            lane.plain = times.plain
+            lane.plain_from = f"this session's engine, {_PLAIN[capture]}"
+        if plan.layers is not None:
+            lane.rows[capture] = rows_alone(session, prompts[:4])
+        lane.loads[str(options.model), capture, options.tensor_parallel_size] += session.loads
+        # One rerun serves every figure: they come from the same repeats.
+        yield TimedEngine(plan, session, times, functools.cache(measure), own)
+
+
+def _shared(engine: Engine, capture: str) -> tuple[EnginePlan, EngineSession]:
+    """Take the session's engine, where it is one that can be timed here."""
+    if engine.lease is not None:
+        pytest.skip("a leased engine: its loads and its plain speed are another session's")
+    if engine.plan.session.name != capture:
+        pytest.skip(f"the session's engine has the {engine.plan.session.name} capture")
+    return engine.plan, engine.session
 
 
 def _measure(session: EngineSession, lane: Lane, prompts: list[list[int]]) -> Timed:
@@ -152,7 +178,13 @@ def workload(plan: EnginePlan) -> str:
     """Return what is timed, as a baseline's key has it."""
     if plan.layers is None:
         return f"{PLAIN_PROMPTS} x {LENGTH} tokens, no files"
-    return f"{PROMPTS} x {LENGTH} tokens, {len(plan.layers.depths)} depths to {DISK}"
+    place = DISK if in_memory(plan) else "a disk"
+    return f"{PROMPTS} x {LENGTH} tokens, {len(plan.layers.depths)} depths to {place}"
+
+
+def in_memory(plan: EnginePlan) -> bool:
+    """Say whether the files of an engine go to the memory disk."""
+    return plan.session.spool.is_relative_to(DISK)
 
 
 _PLAIN = {"none": "without capture", "patched": "capture paused"}
@@ -160,7 +192,7 @@ _PLAIN = {"none": "without capture", "patched": "capture paused"}
 
 def _take_recorded_plain(lane: Lane, baseline: SessionBaseline, options: EngineOptions) -> None:
     """Take the plain engine's recorded speed; nothing where none of this key is recorded."""
-    plan = plan_engine(replace(options, capture="none"), longest_prompt=LENGTH, spool=DISK)
+    plan = plan_for(replace(options, capture="none"), DISK)
     own = baseline.of(plan, workload(plan))
     runs = own.entry.series("plain_tok_per_s") if own.entry else None
     if runs is None:
@@ -191,6 +223,8 @@ def test_files_keep_up_with_plain_prefill(captured: TimedEngine, lane: Lane) -> 
     ratios = captured.times.rates().get("ratio")
     if ratios is None:
         pytest.skip(f"nothing to compare with: {lane.plain_from}")
+    if not in_memory(captured.plan):
+        pytest.skip("the files went to a disk: give --basetemp /dev/shm/NAME")
     least = LEAST_RATIO[captured.session.name]
     assert statistics.median(ratios) >= least, captured.times.told()
 
@@ -219,6 +253,19 @@ def test_speed_and_kernels_are_those_recorded_for_this_key(
         pytest.skip(f"not comparable: {own.reason}")
     for finding in findings:
         finding.require()
+
+
+def test_a_prompts_rows_are_alike_in_both_captures(
+    captured: TimedEngine, lane: Lane, figures: Figures
+) -> None:
+    others = [name for name in lane.rows if name != captured.capture]
+    if not others:
+        pytest.skip("the first capture of this session")
+    pairs = zip(lane.rows[others[0]], lane.rows[captured.capture], strict=True)
+    assert captured.plan.layers is not None
+    found = noise(pairs, captured.plan.layers.depths)
+    figures(noise=f"{others[0]} against {captured.capture}", depths=by_depth(found))
+    assert all(one.within(BOUND) for one in found), found
 
 
 def test_no_rows_are_held_after_their_files(captured: TimedEngine, figures: Figures) -> None:

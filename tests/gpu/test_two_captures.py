@@ -1,7 +1,6 @@
 """Patched rows against native ones in the same forward passes.
 
-The engine here wants the GPU for itself, so this file runs in a session of its own:
-``pytest tests/gpu/test_two_captures.py -m gpu --hs-model ...``
+The engine here is one of its own: the session's ends before it is loaded.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ def mixed(model: Path, count: int, *, least: int = 100) -> list[list[int]]:
     return [draw.integers(0, top, length).tolist() for length in lengths]
 
 
+@pytest.mark.usefixtures("free_gpus")
 def test_120_mixed_prompts_have_bit_equal_rows_in_both_captures(
     own_engine: EngineOptions, tmp_path: Path, figures: Figures
 ) -> None:

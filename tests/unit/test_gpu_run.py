@@ -231,14 +231,14 @@ class TestBundle:
 
 
 class TestSessions:
-    def test_each_file_of_gpu_tests_is_a_session_of_its_own(self) -> None:
-        found = sessions.choose([], ["-x"], ROOT)
-        files = sorted(path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
-        assert [one.arguments for one in found] == [(f"tests/gpu/{name}", "-x") for name in files]
-        assert len({one.name for one in found}) == len(files)
+    def test_the_lane_is_one_session_of_all_that_is_not_slow(self) -> None:
+        (found,) = sessions.choose([], ["-x"])
+        assert found.arguments == ("tests/gpu", "-m", "gpu and not slow", "-x")
+        assert found.name == "1-lane"
+        assert found.shown.endswith("tests/gpu -m 'gpu and not slow' -x")  # the last -m holds
 
     def test_sessions_that_are_asked_for_replace_them(self) -> None:
-        found = sessions.choose(["tests/gpu -k 'a b'", "-x a/test_y.py::test_z"], ["-q"], ROOT)
+        found = sessions.choose(["tests/gpu -k 'a b'", "-x a/test_y.py::test_z"], ["-q"])
         assert [one.arguments for one in found] == [
             ("tests/gpu", "-k", "a b", "-q"),
             ("-x", "a/test_y.py::test_z", "-q"),
@@ -260,7 +260,9 @@ class TestSessions:
     def test_exit_code_is_the_first_that_is_no_success(
         self, codes: list[int | None], code: int
     ) -> None:
-        outcomes = [sessions.Outcome(sessions.Session("x", ()), one, Path()) for one in codes]
+        outcomes = [
+            sessions.Outcome(sessions.Session("x", ()), one, Path(), Path()) for one in codes
+        ]
         assert sessions.exit_code(outcomes) == code
 
 
@@ -379,9 +381,9 @@ class TestCommandLine:
         done = self.run(tmp_path, "--session", "a.py", "--session", "b.py", "--", "-k", "x", "0")
         assert done.returncode == 0, done.stderr
         runs = self.read(tmp_path)["evidence.json"]["runs"]
-        assert [one["command"].split(" -m ")[0] for one in runs] == [
-            "pytest a.py -k x 0",
-            "pytest b.py -k x 0",
+        assert [one["command"].partition("--hs-require-gpu ")[2] for one in runs] == [
+            "a.py -k x 0",
+            "b.py -k x 0",
         ]
 
     def test_deadline_returns_124_with_a_bundle_of_what_there_is(self, tmp_path: Path) -> None:
