@@ -67,6 +67,8 @@ class Classes:
     _assigned: dict[tuple[str, str], dict[str, Assignment]] = field(default_factory=dict)
     fields: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """What ``fields_of`` found before: a class is asked for each of its fields."""
+    flows: dict[int, Any] = field(default_factory=dict)
+    """Functions that ``_flow`` went through before, by the identity of their node."""
 
     def find(self, module: str, name: str) -> Class | None:
         """Return a class by the name under which a module gives it."""

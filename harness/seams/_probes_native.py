@@ -60,11 +60,16 @@ def layout(classes: Classes) -> str:
 
 
 def finished_count(classes: Classes) -> str:
-    """Does the connector itself say how many ranks report completion?"""
+    """Does the connector itself say how many ranks report completion, and that it is one?"""
     found = classes.find(*_CONNECTOR)
     if found is None:
         return ABSENT
-    return "own" if "get_finished_count" in found.names else "inherited"
+    node = method(classes, *_CONNECTOR, "get_finished_count")
+    if node is None or "get_finished_count" not in found.names:
+        return "inherited"
+    told = [part.value for part in returns(node)]
+    one = [value.value for value in told if isinstance(value, ast.Constant)]
+    return "own" if one == [1] and len(told) == 1 else UNKNOWN
 
 
 def extra_keys(classes: Classes) -> str:

@@ -9,12 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from harness.seams import _probes_engine, _probes_model, _probes_native
+from harness.seams import (
+    _probes_cache,
+    _probes_engine,
+    _probes_model,
+    _probes_native,
+    _probes_rows,
+    _probes_saved,
+)
 from harness.seams._classes import Classes
 
 Probe = Callable[[Classes], str]
 
 PROBES: Mapping[str, Probe] = MappingProxyType(
-    {**_probes_engine.PROBES, **_probes_model.PROBES, **_probes_native.PROBES}
+    {
+        **_probes_engine.PROBES,
+        **_probes_model.PROBES,
+        **_probes_native.PROBES,
+        **_probes_rows.PROBES,
+        **_probes_cache.PROBES,
+        **_probes_saved.PROBES,
+    }
 )
 """Probe name -> the question, asked of an opened release."""

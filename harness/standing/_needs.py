@@ -48,6 +48,46 @@ NEEDS: tuple[Need, ...] = (
     _need(_NATIVE, "native.connector.rank", "0", "absent | all"),
     _need(_NATIVE, "native.connector.layout", "NHD | LBNHC", "absent"),
     _need(_NATIVE, "native.connector.finished-count", "own | inherited", "absent"),
+    *(
+        _need(_NATIVE, probe, works, fails)
+        for probe, works, fails in (
+            ("native.method", "extract_hidden_states", "absent"),
+            ("native.layer-ids", "as configured", "absent"),
+            ("native.rows.cut", "scheduled, each depth in order", "absent"),
+            ("native.rows.axes", "token, depth, hidden", "absent"),
+            # Before 0.22.0 the slots of the first group, whoever's it is.
+            (
+                "native.rows.slots",
+                "the batch's, drafter group",
+                "absent | the batch's, first group",
+            ),
+            *(
+                (
+                    f"native.cache.{one}",
+                    "block, token, depth, hidden | block, depth, token, hidden",
+                    "absent | flat, token, depth, hidden",
+                )
+                for one in ("written", "read")
+            ),
+            ("native.cache.spec", "HiddenStateCacheSpec", "absent | MLAAttentionSpec"),
+            ("native.blocks", "all | of computed tokens", ""),
+            ("native.slots", "place in its block", ""),
+            ("native.saved.rows", "of its blocks", "absent | of its slots | of the step"),
+            ("native.saved.tokens", "prompt, or all but the last", "absent | prompt"),
+            (
+                "native.saved.group",
+                "by its class | by the layer's name",
+                "absent | the only one | the first",
+            ),
+            ("native.saved.cache", "the draft layer's", "absent | of each call"),
+            ("native.saved.released", "after its copy", "absent | at once"),
+            (
+                "native.saved.keys",
+                "shared_storage_path, use_synchronization_lock",
+                "absent | shared_storage_path",
+            ),
+        )
+    ),
     _need(_NATIVE, "deepseek.capture", "inner, final", "none | inner"),
     _need(_NATIVE, "deepseek.capture.point", "before", "none"),
     _need(_NATIVE, "deepseek.supports-eagle3", "yes", "no"),

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
-from fnmatch import fnmatch
 
 import pytest
 
-from harness.gate.scale import Verdict
-from harness.gate.static import StaticAnswer, judge
-from harness.gate.verdict import SeamStatus
 from tests.unit.edited import installed
+from tests.unit.mutated import Break, answer_to, not_told, told_by, told_where_it_breaks
 from tests.unit.surgery import (
     Edit,
     add_argument,
@@ -67,30 +63,6 @@ NORM = "vllm/model_executor/layers/layernorm.py"
 SEQUENCE = "vllm/sequence.py"
 SPECULATIVE = "vllm/config/speculative.py"
 
-GREEN = frozenset({Verdict.OK, Verdict.OK_WITH_PATCHES})
-
-
-@dataclass(frozen=True)
-class Break:
-    """One edit that takes something away from somebody.
-
-    Attributes:
-        path: The file.
-        edit: What happens to it.
-        seams: Patterns of the seams that may be told; the first must be.
-        probes: Patterns of the probes that may change; where no seam is told, the first must.
-        hurts: Generations that are no longer green; empty: it is told, and decides nothing.
-        says: Words of the first seam's hint.
-    """
-
-    path: str
-    edit: Edit
-    seams: str = ""
-    probes: str = ""
-    hurts: str = ""
-    says: str = ""
-
-
 BREAKS: dict[str, Break] = {
     # Names that are no longer there.
     "function renamed": Break(
@@ -131,7 +103,7 @@ BREAKS: dict[str, Break] = {
         "native.connector.*", hurts="native"),
     "connector module's function renamed": Break(
         CONNECTOR, rename("extract_from_kv_cache", "gather_from_kv_cache"), "connector.extract",
-        hurts="native"),
+        "native.cache.read native.saved.rows", hurts="native"),
     "group accessor renamed": Break(
         STATE, rename_only("get_tp_group", "get_tensor_group"), "distributed.get_tp_group",
         hurts="patched"),
@@ -149,7 +121,7 @@ BREAKS: dict[str, Break] = {
         hurts="patched native"),
     "module gone": Break(
         "vllm/v1/spec_decode/extract_hidden_states.py", lambda text: "", "capture.*",
-        hurts="native"),
+        "native.*", hurts="native"),
     # Fields and members.
     "field dropped": Break(
         CACHE, drop("CacheConfig.enable_prefix_caching"),
@@ -216,7 +188,7 @@ BREAKS: dict[str, Break] = {
         "scheduler.finish_requests", hurts="patched"),
     "order of a connector's arguments": Break(
         CONNECTOR, swap_arguments("extract_from_kv_cache", "slot_mapping", "num_tokens"),
-        "connector.extract", hurts="native"),
+        "connector.extract", "native.cache.read", hurts="native"),
     "argument put first": Break(
         KV, add_argument("_get_kv_cache_groups_uniform_spec", "config", first=True),
         "kv.groups-uniform", hurts="patched"),
@@ -229,7 +201,7 @@ BREAKS: dict[str, Break] = {
         hurts="patched"),
     "override of a connector removed": Break(
         CONNECTOR, drop("ExampleHiddenStatesConnector.get_finished"), "connector.get_finished",
-        hurts="native"),
+        "native.saved.released", hurts="native"),
     "override of the scheduler removed": Break(
         SCHEDULER, drop("Scheduler.schedule"), "scheduler.schedule", hurts="patched"),
     "base class lost": Break(
@@ -263,11 +235,11 @@ BREAKS: dict[str, Break] = {
         "kv.groups-uniform", hurts="patched"),
     "finished requests tell a tuple of three": Break(
         CONNECTOR, returns("ExampleHiddenStatesConnector.request_finished", "(True, None, 0)"),
-        "connector.request_finished", "native.connector.*", hurts="native"),
+        "connector.request_finished", "native.connector.* native.saved.*", hurts="native"),
     # Behaviour.
     "second phase merged": Break(
         RUNNER, replaced("self.execute_model_state = ExecuteModelState(", "state = tuple("),
-        probes="execute-model.*", seams="", hurts="patched"),
+        probes="execute-model.* native.rows.*", seams="", hurts="patched native"),
     "single reply is a list": Break(
         EXECUTOR, replaced("return responses[0] if output_rank is not None else responses",
                            "return list(map(id, responses))"),
@@ -403,58 +375,25 @@ def _formatted(text: str) -> str:
     return ast.unparse(ast.parse(text))
 
 
-def _answer(texts: dict[str, str | None]) -> StaticAnswer:
-    release = installed()
-    return judge(release.surface, *release.edited(texts))
-
-
-def _told(answer: StaticAnswer) -> dict[str, str]:
-    seams = {one.id: one.hint for one in answer.seams if one.status is not SeamStatus.HOLDS}
-    return seams | {one.name: "" for one in answer.probes if one.changed}
-
-
-def _matches(name: str, patterns: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns.split())
-
-
 @pytest.mark.parametrize("name", BREAKS)
 def test_break_is_told_at_its_seam_and_nowhere_else(name: str) -> None:
-    case = BREAKS[name]
-    text = installed().text(case.path)
-    changed = case.edit(text)
-    assert changed != text
-    answer = _answer({case.path: changed or None})
-    told = _told(answer)
-    allowed = f"{case.seams} {case.probes}"
-    must = allowed.split()[0]
-    assert any(fnmatch(one, must) for one in told), told
-    assert [one for one in told if not _matches(one, allowed)] == []
-    hurt = {one.name for one in answer.generations if one.verdict not in GREEN}
-    assert hurt == set(case.hurts.split()), [one.reasons for one in answer.generations]
-    if case.says:
-        assert case.says in told[must], told[must]
+    told_where_it_breaks(BREAKS[name])
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_edit_is_not_told(name: str) -> None:
-    path, edit = HARMLESS[name]
-    text = installed().text(path)
-    changed = edit(text)
-    assert changed != text
-    answer = _answer({path: changed})
-    assert _told(answer) == {}
-    assert {one.verdict for one in answer.generations} <= GREEN
+    not_told(*HARMLESS[name])
 
 
 def test_code_that_moved_and_is_re_exported_is_not_told() -> None:
     """One function, one class with its members, one module: each found where it always was."""
     release = installed()
     whole = release.text(REQUEST)
-    answer = _answer({
+    answer = answer_to({
         REQUEST: "from vllm.v1.requests import *\nfrom vllm.v1.requests import Request\n",
         "vllm/v1/requests.py": whole,
     })  # fmt: skip
-    assert _told(answer) == {}
+    assert told_by(answer) == {}
 
 
 def test_there_are_enough_of_both() -> None:

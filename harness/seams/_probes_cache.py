@@ -1,0 +1,302 @@
+"""Probes of the hidden-state cache: how rows are written and read, and which blocks are whose."""
+
+from __future__ import annotations
+
+import ast
+
+from harness.seams._arithmetic import Example, NotRead, Number, Pointer
+from harness.seams._bindings import Function
+from harness.seams._classes import Classes
+from harness.seams._flow import Flow, Point
+from harness.seams._forms import at, bound, fits, keyword
+from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, through
+from harness.seams._syntax import function
+
+_MODEL = "vllm.model_executor.models.extract_hidden_states"
+_LAYER = "CacheOnlyAttentionLayer"
+_STOCK = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
+_SCHEDULER = ("vllm.v1.core.sched.scheduler", "Scheduler")
+_MANAGER = "vllm.v1.core.kv_cache_manager"
+_TABLE = "vllm.v1.worker.block_table"
+FLAT, BLOCKS, HEADS = (
+    "flat, token, depth, hidden",
+    "block, token, depth, hidden",
+    "block, depth, token, hidden",
+)
+"""Axes of the cache as its code indexes them."""
+
+
+def written(classes: Classes) -> str:
+    """How the draft layer writes rows: the axes of the cache, by slot; or ``unknown``."""
+    if classes.find(_MODEL, _LAYER) is None:
+        return ABSENT
+    target, value = _write(classes)
+    slots = ("arg3", "arg3.clamp_min(0)")
+    flat = "arg2.shape[0] * arg2.shape[1]"
+    places = {
+        FLAT: [f"arg2.view({flat}, arg2.shape[2], arg2.shape[3])[{{}}]"],
+        BLOCKS: ["arg2[{0} // arg2.shape[1], {0} % arg2.shape[1]]"],
+        HEADS: ["arg2[{0} // arg2.shape[2], :, {0} % arg2.shape[2]]"],
+    }
+    if not fits(value, "arg1") or not _reaches_cache(classes):
+        return UNKNOWN
+    return is_one_of(
+        {
+            axes: fits(target, *(form.format(slot) for form in known for slot in slots))
+            for axes, known in places.items()
+        }
+    )
+
+
+def read(classes: Classes) -> str:
+    """How rows are read back: the axes of the cache, by slot, as they are written."""
+    found = flow(classes, _STOCK, "extract_from_kv_cache")
+    if found is None:
+        stock = classes.find(_STOCK, "ExampleHiddenStatesConnector")
+        return ABSENT if stock is None else UNKNOWN
+    texts = frozenset(text for value, point in found.returned() for text in at(value, point))
+    by_block = "arg1[arg2 // arg1.shape[{0}], {1}arg2 % arg1.shape[{0}]][:arg3]"
+    axes = is_one_of(
+        {
+            FLAT: fits(texts, "arg1.flatten(0, 1)[arg2][:arg3]"),
+            BLOCKS: fits(texts, by_block.format(1, "")),
+            HEADS: fits(texts, by_block.format(2, ":, ")),
+        }
+    )
+    return axes if axes == written(classes) else UNKNOWN
+
+
+def shape(classes: Classes) -> str:
+    """What the cache of the draft layer is made as: its class, and depths by hidden size."""
+    spec = flow(classes, _MODEL, f"{_LAYER}.get_kv_cache_spec")
+    made = flow(classes, _MODEL, f"{_LAYER}.__init__")
+    model = flow(classes, _MODEL, "ExtractHiddenStatesModel.__init__")
+    if spec is None or made is None or model is None:
+        return ABSENT if classes.find(_MODEL, _LAYER) is None else UNKNOWN
+    calls = [value for value, _ in spec.returned()]
+    point = spec.points[-1]
+    one = calls[0] if len(calls) == 1 else None
+    if not isinstance(one, ast.Call) or not isinstance(one.func, ast.Name):
+        return UNKNOWN
+    kept = _passes(one, point, num_kv_heads="self.num_heads", head_size="self.head_size")
+    kept = kept and _holds(made, num_heads="arg1", head_size="arg2") and _is_made(model)
+    blocks = fits(
+        at(keyword(one, "block_size"), point), "self.block_size", "arg1.cache_config.block_size"
+    )
+    return one.func.id if kept and blocks else UNKNOWN
+
+
+def blocks(classes: Classes) -> str:
+    """Which blocks of a finished request the connector is told of, in order; or ``unknown``."""
+    told = flow(classes, _SCHEDULER[0], f"{_SCHEDULER[1]}._connector_finished")
+    if told is None:
+        return UNKNOWN
+    every = "self.kv_cache_manager.get_block_ids(arg1.request_id)"
+    computed = (
+        "self.kv_cache_manager.get_block_ids_for_computed_tokens("
+        "request_id=arg1.request_id, num_computed_tokens=arg1.num_computed_tokens)"
+    )
+    first = [_second(call, point) for call, point in told.calls("request_finished")]
+    groups = [_second(call, point) for call, point in told.calls("request_finished_all_groups")]
+    for word, ids in (("all", every), ("of computed tokens", computed)):
+        ones = first and all(fits(one, f"{ids}[0]") for one in first)
+        if ones and all(fits(one, ids) for one in groups):
+            return word if _in_order(classes, word) else UNKNOWN
+    return UNKNOWN
+
+
+def slot_of(classes: Classes) -> str:
+    """Which slot a token's row goes to: ``place in its block``, or ``unknown``.
+
+    The kernel that tells it is tried on an example; before 0.19.0 it is a line of numpy.
+    """
+    found = flow(classes, _TABLE, "BlockTable.compute_slot_mapping")
+    kernel = flow(classes, _TABLE, "_compute_slot_mapping_kernel") or flow(
+        classes, _TABLE, "ComputeSlotMappingKernel.kernel"
+    )
+    if found is None:
+        return UNKNOWN
+    if kernel is not None:
+        return "place in its block" if _slots_right(kernel) else UNKNOWN
+    index = "arg1 * self.max_num_blocks_per_req + arg2 // self.block_size"
+    sums = [
+        fits(at(call.args[0], point), f"self.block_table.np.ravel()[{index}] * self.block_size")
+        and fits(at(call.args[1], point), "arg2 % self.block_size")
+        and fits(at(keyword(call, "out"), point), "self.slot_mapping.np[:arg1.shape[0]]")
+        for call, point in found.calls("add")
+        if len(call.args) == 2
+    ]
+    return "place in its block" if sums and all(sums) else UNKNOWN
+
+
+_BLOCK, _WIDTH = 4, 3
+_STARTS, _PLACES = [0, 3, 9], [2, 3, 4, 0, 1, 5, 6, 8, 11]
+_BLOCKS = [7, 2, 9, 5, 3, 8]
+"""Two requests, their tokens' places, and three blocks for each."""
+_ONES = ("TOTAL_CP_WORLD_SIZE", "CP_KV_CACHE_INTERLEAVE_SIZE", "BLOCKS_PER_KV_BLOCK", "BLOCK_SIZE")
+_ARRAYS = ("query_start_loc_ptr", "positions_ptr", "block_table_ptr", "slot_mapping_ptr")
+
+
+def _slots_right(kernel: Flow) -> bool:
+    names = [one.arg for one in [*kernel.node.args.args, *kernel.node.args.kwonlyargs]]
+    known: dict[str, Number] = dict.fromkeys(_ONES, 1) | {one: Pointer(one) for one in _ARRAYS}
+    known |= {"block_size": _BLOCK, "KV_CACHE_BLOCK_SIZE": _BLOCK, "block_table_stride": _WIDTH}
+    known |= {"TOTAL_CP_RANK": 0, "PAD_ID": -1, "num_tokens": len(_PLACES)}
+    known |= {"max_num_tokens": len(_PLACES)}
+    inputs = {f"arg{n}": known[name] for n, name in enumerate(names, start=1) if name in known}
+    arrays = dict(zip(_ARRAYS, (_STARTS, _PLACES, _BLOCKS, []), strict=True))
+    requests = len(_STARTS) - 1
+    try:
+        return all(
+            _stored(kernel, Example(inputs, arrays, one, requests + 1, token - _STARTS[one]))
+            == {token: _BLOCKS[one * _WIDTH + place // _BLOCK] * _BLOCK + place % _BLOCK}
+            for one in range(requests)
+            for token, place in list(enumerate(_PLACES))[_STARTS[one] : _STARTS[one + 1]]
+        )
+    except NotRead:
+        return False
+
+
+def _stored(kernel: Flow, example: Example) -> dict[int, int]:
+    """Return what a kernel stores for one token: its place -> its slot."""
+    found: dict[int, int] = {}
+    for call, point in kernel.calls("store"):
+        if example.reached(point):
+            place = example.value(call.args[0], point.env)
+            if not isinstance(place, Pointer) or place.array != "slot_mapping_ptr":
+                raise NotRead
+            found[place.place] = example.number(call.args[1], point.env)
+    return found
+
+
+def _write(classes: Classes) -> tuple[frozenset[str], frozenset[str]]:
+    """Return where the draft layer's writer stores, and what."""
+    found = _writer(classes)
+    stores = [
+        (at(target, point), at(point.node.value, point))
+        for point in (through(classes, found).points if found else ())
+        if isinstance(point.node, ast.Assign)
+        for target in point.node.targets
+        if isinstance(target, ast.Subscript)
+    ]
+    return stores[0] if len(stores) == 1 else (frozenset(), frozenset())
+
+
+def _writer(classes: Classes) -> Function | None:
+    """Return the function to which ``do_kv_cache_update`` hands rows, cache and slots."""
+    update = flow(classes, _MODEL, "CacheOnlyAttentionImpl.do_kv_cache_update")
+    for point in update.points if update else ():
+        call = point.node.value if isinstance(point.node, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            node = function(classes, _MODEL, call.func.id)
+            given = [at(bound(call, node, n), point) for n in (1, 2, 3)] if node else []
+            if given and all(fits(one, f"arg{n}") for n, one in enumerate(given, start=2)):
+                return node
+    return None
+
+
+def _reaches_cache(classes: Classes) -> bool:
+    """Whether the rows that the model is called with reach the writer, with the layer's slots."""
+    model = flow(classes, _MODEL, "ExtractHiddenStatesModel.forward")
+    layer = flow(classes, _MODEL, f"{_LAYER}.forward")
+    update = flow(classes, _MODEL, "unified_kv_cache_update")
+    if model is None or layer is None or update is None:
+        return False
+    inner = "self.cache_only_layers[str(self.target_num_hidden_layers)](arg1)"
+    ran = [
+        at(point.node.value, point)
+        for point in model.points
+        if isinstance(point.node, ast.Assign | ast.Expr)
+    ]
+    asked = [
+        [at(one, point) for one in call.args]
+        for call, point in layer.calls("unified_kv_cache_update")
+    ]
+    there = "get_forward_context().no_compile_layers[arg2]"
+    wanted = (
+        (there,),
+        ("arg1",),
+        (f"{there}.kv_cache", f"{there}.kv_cache[get_forward_context().virtual_engine]"),
+        ("get_forward_context().slot_mapping.get(arg2)",),
+    )
+    done = [call.args for call, _ in update.calls("do_kv_cache_update")]
+    points = [point for _, point in update.calls("do_kv_cache_update")]
+    return (
+        any(fits(one, inner) for one in ran)
+        and len(asked) == 1
+        and len(asked[0]) == 2
+        and fits(asked[0][0], "arg1")
+        and fits(asked[0][1], "self.layer_name")
+        and len(done) == 1
+        and len(done[0]) == len(wanted)
+        and all(fits(at(one, points[0]), *w) for one, w in zip(done[0], wanted, strict=True))
+    )
+
+
+def _passes(call: ast.Call, point: Point, **wanted: str) -> bool:
+    return all(fits(at(keyword(call, name), point), form) for name, form in wanted.items())
+
+
+def _holds(made: Flow, **wanted: str) -> bool:
+    """Whether a constructor stores these forms, and only these, under these names."""
+    found = {name: [at(value, point) for _, value, point in made.stored(name)] for name in wanted}
+    return all(found[n] and all(fits(one, f) for one in found[n]) for n, f in wanted.items())
+
+
+def _is_made(model: Flow) -> bool:
+    calls = list(model.calls(_LAYER))
+    sizes = {"num_heads": "self.num_hidden_states", "head_size": "self.hidden_size"}
+    return (
+        len(calls) == 1
+        and _passes(calls[0][0], calls[0][1], **sizes)
+        and _holds(
+            model,
+            num_hidden_states="len(self.hf_config.eagle_aux_hidden_state_layer_ids)",
+            hidden_size="arg1.model_config.get_hidden_size()",
+        )
+    )
+
+
+def _second(call: ast.Call, point: Point) -> frozenset[str]:
+    return at(call.args[1], point) if len(call.args) == 2 else frozenset()
+
+
+def _in_order(classes: Classes, word: str) -> bool:
+    """Whether the manager gives a request's block ids as they are, or their first ones."""
+    ids = flow(classes, _MANAGER, "KVCacheManager.get_block_ids")
+    plain = flow(classes, _MANAGER, "KVCacheBlocks.get_block_ids")
+    if ids is None or plain is None:
+        return False
+    one = "[[b.block_id for b in g] for g in {}]"
+    listed = fits(
+        _returned(plain),
+        "None",
+        one.format("[self.blocks[i] for i in ANY]"),
+        needs=one.format("self.blocks"),
+    )
+    whole = listed and fits(_returned(ids), "self.get_blocks(arg1).get_block_ids()")
+    if word == "all":
+        return whole
+    cut = flow(classes, _MANAGER, "KVCacheManager.get_block_ids_for_computed_tokens")
+    if cut is None:
+        return False
+    pair = "_each(zip(self.kv_cache_config.kv_cache_groups, self.get_block_ids(arg1)))"
+    appended = [
+        at(call.args[0], point) for call, point in cut.calls("append") if len(call.args) == 1
+    ]
+    first = f"{pair}[1][:cdiv(arg2, {pair}[0].kv_cache_spec.block_size)]"
+    given = all(fits(one, f"{pair}[1]", first) for one in appended)
+    return whole and bool(appended) and given and any(fits(one, first) for one in appended)
+
+
+def _returned(found: Flow) -> frozenset[str]:
+    return frozenset(text for value, point in found.returned() for text in at(value, point))
+
+
+PROBES = {
+    "native.cache.written": written,
+    "native.cache.read": read,
+    "native.cache.spec": shape,
+    "native.blocks": blocks,
+    "native.slots": slot_of,
+}

@@ -1,0 +1,48 @@
+"""Functions of a release, gone through once, for probes that follow a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from harness.seams._bindings import Function
+from harness.seams._classes import Class, Classes
+from harness.seams._flow import Flow
+from harness.seams._syntax import function, method
+
+ABSENT, UNKNOWN = "absent", "unknown"
+
+
+def flow(classes: Classes, module: str, dotted: str) -> Flow | None:
+    """Return a function, or a class's method (``Class.method``), gone through; None: no such."""
+    cls, _, name = dotted.rpartition(".")
+    node = method(classes, module, cls, name) if cls else function(classes, module, name)
+    return None if node is None else through(classes, node)
+
+
+def through(classes: Classes, node: Function) -> Flow:
+    """Return a function gone through; each only once."""
+    key = id(node)
+    if key not in classes.flows:
+        classes.flows[key] = Flow(node)
+    found: Flow = classes.flows[key]
+    return found
+
+
+def methods_with(classes: Classes, cls: Class, text: str) -> Iterator[Function]:
+    """Yield the methods of a class and its bases in whose lines a text stands."""
+    for one in classes.order(cls):
+        module = classes.tree.module(one.module)
+        lines = module.text.splitlines() if module is not None and text in module.text else []
+        places = [n for n, line in enumerate(lines, start=1) if text in line]
+        for node in one.node.body if places else []:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                node.lineno <= n <= (node.end_lineno or 0) for n in places
+            ):
+                yield node
+
+
+def is_one_of(words: dict[str, bool]) -> str:
+    """Return the only word that holds; ``unknown`` where none does, or more than one."""
+    held = [word for word, holds in words.items() if holds]
+    return held[0] if len(held) == 1 else UNKNOWN

@@ -1,0 +1,331 @@
+"""The gate against edits between the model and the connector, which give plausible, wrong rows.
+
+No name moves in them and no call fails: only what a value is made of changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.unit.edited import installed
+from tests.unit.mutated import Break, answer_to, not_told, told_by, told_where_it_breaks
+from tests.unit.surgery import Edit, add_argument, add_to, replaced, returns
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+PROPOSER = "vllm/v1/spec_decode/extract_hidden_states.py"
+MODEL = "vllm/model_executor/models/extract_hidden_states.py"
+CONFIG = "vllm/transformers_utils/configs/extract_hidden_states.py"
+SPECULATIVE = "vllm/config/speculative.py"
+CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py"
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+MANAGER = "vllm/v1/core/kv_cache_manager.py"
+TABLE = "vllm/v1/worker/block_table.py"
+
+CUT = "target_hidden_states = [h[:num_scheduled_tokens] for h in aux_hidden_states]"
+STACK = "torch.stack(target_hidden_states, dim=1)"
+GATHER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size][\n        :num_tokens"
+SCATTER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size] = to_cache"
+PROMPT = "token_ids = torch.tensor(request.prompt_token_ids)"
+OFFSETS = "block_offsets.reshape((1, self._block_size))"
+
+
+def native(path: str, edit: Edit, probes: str, *, seams: str = "") -> Break:
+    """An edit that leaves only the native generation in doubt."""
+    return Break(path, edit, seams, probes, hurts="native")
+
+
+BREAKS: dict[str, Break] = {
+    # Which depths.
+    "ids counted from one": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            return tuple(i + 1 for i in layer_ids)\n"),
+        "native.layer-ids"),
+    "ids filtered": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            return tuple(i for i in layer_ids if i)\n"),
+        "native.layer-ids"),
+    "ids sorted downwards": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            layer_ids.sort(reverse=True)\n"
+                         "            return tuple(layer_ids)\n"),
+        "native.layer-ids"),
+    "last id dropped where there are many": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            if len(layer_ids) > 3:\n"
+                         "                layer_ids = layer_ids[:-1]\n"
+                         "            return tuple(layer_ids)\n"),
+        "native.layer-ids"),
+    "ids read under another key": native(
+        RUNNER, replaced('getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None)',
+                         'getattr(hf_config, "target_layer_ids", None)'),
+        "native.layer-ids"),
+    "ids reordered on their way to the model": native(
+        RUNNER, replaced("self.model.set_aux_hidden_state_layers(aux_layers)",
+                         "self.model.set_aux_hidden_state_layers(aux_layers[::-1])"),
+        "native.layer-ids"),
+    "model's own ids win over the configured ones": native(
+        RUNNER, replaced("        if aux_layers:\n            logger.info(\n",
+                         "        if not aux_layers:\n            logger.info(\n"),
+        "native.layer-ids"),
+    "configuration drops what it was given": native(
+        CONFIG, replaced("{**model_dict, **kwargs}", "{**kwargs, **model_dict}"),
+        "native.layer-ids"),
+    "configuration changes an id": native(
+        CONFIG, replaced("        super().__init__(**combined)",
+                         '        combined["eagle_aux_hidden_state_layer_ids"] = [2, 30, 58]\n'
+                         "        super().__init__(**combined)"),
+        "native.layer-ids"),
+    "configuration made of the target's alone": native(
+        SPECULATIVE, replaced("self.draft_model_config.hf_config, **hf_config",
+                              "self.draft_model_config.hf_config, **{}"),
+        "native.layer-ids"),
+    # By which name.
+    "another name in the runner": native(
+        RUNNER, replaced('.method == "extract_hidden_states"', '.method == "hidden_states"'),
+        "native.method"),
+    "another name in the configuration": native(
+        SPECULATIVE, replaced('elif self.method == "extract_hidden_states"',
+                              'elif self.method == "hidden_states"'),
+        "native.method native.layer-ids"),
+    "another name everywhere": native(
+        SPECULATIVE, replaced('"extract_hidden_states"', '"hidden_states"'),
+        "native.method native.layer-ids native.rows.*", seams=""),
+    "drafter runs for another method": native(
+        RUNNER, replaced("elif spec_config.uses_extract_hidden_states():",
+                         'elif spec_config.method == "suffixes":'),
+        "native.method native.rows.*"),
+    # Which rows.
+    "rows shifted by one": native(
+        RUNNER, replaced(CUT, CUT.replace("h[:num", "h[1:num")), "native.rows.cut"),
+    "last row left out": native(
+        RUNNER, replaced(CUT, CUT.replace("tokens]", "tokens - 1]")), "native.rows.cut"),
+    "rows backwards": native(
+        RUNNER, replaced(CUT, CUT.replace("tokens]", "tokens].flip(0)")), "native.rows.cut"),
+    "depths backwards in the runner": native(
+        RUNNER, replaced(CUT, CUT.replace("in aux_hidden_states", "in aux_hidden_states[::-1]")),
+        "native.rows.cut"),
+    "first depth missing": native(
+        RUNNER, replaced(CUT, CUT + "[1:]"), "native.rows.cut"),
+    "rows of last hidden states": native(
+        RUNNER, replaced(CUT, "target_hidden_states = [hidden_states[:num_scheduled_tokens]]"),
+        "native.rows.cut"),
+    "list emptied before it is handed on": native(
+        RUNNER, replaced("            " + CUT, "            aux_hidden_states.reverse()\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "state unpacked in another order": native(
+        RUNNER, replaced("            sample_hidden_states,\n            aux_hidden_states,\n"
+                         "            ec_connector_output,\n            cudagraph_stats,\n"
+                         "            slot_mappings,\n        ) = self.execute_model_state",
+                         "            aux_hidden_states,\n            sample_hidden_states,\n"
+                         "            ec_connector_output,\n            cudagraph_stats,\n"
+                         "            slot_mappings,\n        ) = self.execute_model_state"),
+        "native.rows.cut"),
+    "other half of the model's output": native(
+        RUNNER, replaced("                hidden_states, aux_hidden_states = model_output",
+                         "                aux_hidden_states, hidden_states = model_output"),
+        "native.rows.cut"),
+    "depths stacked before tokens": native(
+        PROPOSER, replaced(STACK, STACK.replace("dim=1", "dim=0")), "native.rows.*"),
+    "depths stacked backwards": native(
+        PROPOSER, replaced(STACK, STACK.replace("states,", "states[::-1],")), "native.rows.*"),
+    "buffer filled from its second row": native(
+        PROPOSER, replaced("self.hidden_states[:num_tokens] = stacked",
+                           "self.hidden_states[1 : num_tokens + 1] = stacked"),
+        "native.rows.*"),
+    "buffer read from its second row": native(
+        PROPOSER, replaced("hidden_states=self.hidden_states[:num_input_tokens]",
+                           "hidden_states=self.hidden_states[1 : num_input_tokens + 1]"),
+        "native.rows.axes"),
+    # Into which slots.
+    "slots shifted": native(
+        PROPOSER, replaced(".copy_(slot_mapping)", ".copy_(slot_mapping + 1)"),
+        "native.rows.slots"),
+    "slots of the buffer's second half": native(
+        PROPOSER, replaced("view = self._slot_mapping_buffer[:num_tokens]",
+                           "view = self._slot_mapping_buffer[1 : num_tokens + 1]"),
+        "native.rows.slots"),
+    "slots of the first group": native(
+        RUNNER,
+        replaced("if self.drafter.kv_cache_gid == kv_cache_gid:", "if kv_cache_gid == 0:"),
+        "native.rows.slots"),
+    "rows written to the block's neighbour": native(
+        MODEL, replaced(SCATTER, SCATTER.replace("slot_mapping //", "(slot_mapping + 1) //")),
+        "native.cache.*"),
+    "heads and tokens exchanged where it writes": native(
+        MODEL, replaced(SCATTER, "kv_cache[slot_mapping // block_size, slot_mapping % block_size]"
+                                 " = to_cache"),
+        "native.cache.*"),
+    "rows reversed where it writes": native(
+        MODEL, replaced(SCATTER, SCATTER + ".flip(0)"), "native.cache.*"),
+    "block size of another axis": native(
+        MODEL, replaced("block_size = kv_cache.shape[2]", "block_size = kv_cache.shape[1]"),
+        "native.cache.*"),
+    "layer is told of half its depths": native(
+        MODEL, replaced("num_heads=self.num_hidden_states,",
+                        "num_heads=self.num_hidden_states // 2,"),
+        "native.cache.spec"),
+    "cache of an ordinary class": native(
+        MODEL, replaced("return HiddenStateCacheSpec(", "return AttentionSpec("),
+        "native.cache.spec"),
+    "kernel counts blocks from one": native(
+        TABLE, replaced("pos // virtual_block_size", "pos // virtual_block_size + 1"),
+        "native.slots"),
+    "kernel forgets the place in the block": native(
+        TABLE, replaced("block_numbers * KV_CACHE_BLOCK_SIZE + local_block_offsets",
+                        "block_numbers * KV_CACHE_BLOCK_SIZE"),
+        "native.slots"),
+    # Whose blocks.
+    "blocks of another order": native(
+        MANAGER, replaced("tuple([blk.block_id for blk in group] for group in groups)",
+                          "tuple([blk.block_id for blk in group[::-1]] for group in groups)"),
+        "native.blocks"),
+    "one block less": native(
+        MANAGER, replaced("ids[:num_valid_blocks]", "ids[: num_valid_blocks - 1]"),
+        "native.blocks"),
+    "blocks of another request": native(
+        SCHEDULER, replaced("            request_id=request.request_id,\n"
+                            "            num_computed_tokens=request.num_computed_tokens,",
+                            "            request_id=request.client_index,\n"
+                            "            num_computed_tokens=request.num_computed_tokens,"),
+        "native.blocks"),
+    # What is read back and saved.
+    "rows read from the second on": native(
+        CONNECTOR, replaced(GATHER, GATHER.replace(":num_tokens", "1 : num_tokens + 1")),
+        "native.cache.read"),
+    "slots read by another axis": native(
+        CONNECTOR, replaced("block_size = kv_cache.shape[2]", "block_size = kv_cache.shape[1]"),
+        "native.cache.read"),
+    "last token's row left out": native(
+        CONNECTOR, replaced("num_tokens = pending.token_ids.shape[0]",
+                            "num_tokens = pending.token_ids.shape[0] - 1"),
+        "native.saved.rows"),
+    "slots of the stock connector shifted": native(
+        CONNECTOR, replaced(OFFSETS, OFFSETS + " + 1"), "native.saved.rows"),
+    "states under another key": native(
+        CONNECTOR, replaced('"hidden_states": pinned_hs', '"states": pinned_hs'),
+        "native.saved.rows native.connector.tensors"),
+    "first prompt token left out": native(
+        CONNECTOR, replaced(PROMPT, PROMPT.replace("ids)", "ids[1:])")), "native.saved.tokens"),
+    "output saved unasked": native(
+        CONNECTOR, replaced('kv_params.get("include_output_tokens", False)',
+                            'kv_params.get("include_output_tokens", True)'),
+        "native.saved.tokens"),
+    "output saved with its last token": native(
+        CONNECTOR, replaced("list(request.all_token_ids)[:-1]", "list(request.all_token_ids)"),
+        "native.saved.tokens"),
+    "blocks of the first group": native(
+        CONNECTOR, replaced("block_ids[self._cache_kv_group_id]", "block_ids[0]"),
+        "native.saved.group"),
+    "block size of the whole model": native(
+        CONNECTOR, replaced("return cache_group.kv_cache_spec.block_size",
+                            "return vllm_config.cache_config.block_size"),
+        "native.saved.group"),
+    "first cache of all": native(
+        CONNECTOR, replaced("kv_caches[self.cache_layers[0]]", "next(iter(kv_caches.values()))"),
+        "native.saved.cache"),
+    "blocks let go before the copy": native(
+        CONNECTOR, replaced("if event is not None and not event.query():", "if event is None:"),
+        "native.saved.released"),
+    "blocks let go when a request ends": native(
+        CONNECTOR, replaced('return True, {"hidden_states_path"',
+                            'return False, {"hidden_states_path"'),
+        "native.saved.released"),
+    "folder under another key": native(
+        CONNECTOR, replaced('"shared_storage_path"', '"storage_path"'),
+        "native.saved.keys native.connector.extra-keys"),
+    "lock under another key": native(
+        CONNECTOR, replaced('"use_synchronization_lock"', '"use_lock"'),
+        "native.saved.keys native.connector.extra-keys"),
+    "two ranks are waited for": native(
+        CONNECTOR, returns("ExampleHiddenStatesConnector.get_finished_count", "2"),
+        "native.connector.finished-count"),
+}  # fmt: skip
+
+
+HARMLESS: dict[str, tuple[str, Edit]] = {
+    "local names of the cut": (
+        RUNNER, replaced(CUT, "rows = [one[:num_scheduled_tokens] for one in aux_hidden_states]\n"
+                              "            target_hidden_states = rows")),
+    "count of the cut written out": (
+        RUNNER, replaced(CUT, CUT.replace("num_scheduled_tokens",
+                                          "scheduler_output.total_num_scheduled_tokens"))),
+    "cut from row nought": (RUNNER, replaced(CUT, CUT.replace("h[:num", "h[0:num"))),
+    "ids as a list": (
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            found = list(layer_ids)\n"
+                         "            return tuple(found)\n")),
+    "ids read as an attribute": (
+        RUNNER, replaced('getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None)',
+                         "hf_config.eagle_aux_hidden_state_layer_ids")),
+    "another drafter's configuration is read too": (
+        RUNNER, replaced('getattr(hf_config, "dflash_config", None)',
+                         'getattr(hf_config, "dflash_config", {})')),
+    "proposal by place": (
+        PROPOSER, replaced(STACK, "torch.stack(target_hidden_states, 1)")),
+    "stacked rows called otherwise": (
+        PROPOSER, lambda text: re.sub(r"\bstacked_hidden_states\b", "together", text)),
+    "buffer filled by a copy": (
+        PROPOSER, replaced("self.hidden_states[:num_tokens] = stacked_hidden_states",
+                           "self.hidden_states[:num_tokens].copy_(stacked_hidden_states)")),
+    "proposal with one more keyword": (
+        PROPOSER, add_argument("ExtractHiddenStatesProposer.propose", "trace", "None")),
+    "context with one more keyword": (
+        PROPOSER, replaced("            num_tokens=num_input_tokens,\n",
+                           "            num_tokens=num_input_tokens,\n            trace=None,\n")),
+    "count in the middle": (PROPOSER, add_to("ExtractHiddenStatesProposer.propose", "count = 1")),
+    "formatting of the drafter": (PROPOSER, lambda text: ast.unparse(ast.parse(text))),
+    "formatting of the draft layer": (MODEL, lambda text: ast.unparse(ast.parse(text))),
+    "formatting of the connector": (CONNECTOR, lambda text: ast.unparse(ast.parse(text))),
+    "arguments of the writer called otherwise": (
+        MODEL, replaced(SCATTER, "size, rows = block_size, to_cache\n    "
+                        + SCATTER.replace("block_size", "size").replace("to_cache", "rows"))),
+    "writer called otherwise": (
+        MODEL, lambda text: re.sub(r"\bbasic_cache\b", "store_rows", text)),
+    "reading in two steps": (
+        CONNECTOR, replaced(f"return {GATHER}\n    ]",
+                            "block, place = slot_mapping // block_size, slot_mapping % block_size\n"
+                            "    found = kv_cache[block, :, place]\n"
+                            "    return found[:num_tokens]")),
+    "group looked for in a loop variable": (
+        CONNECTOR, lambda text: re.sub(r"\bgroup_ids\b", "numbers", text)),
+    "token ids through a name": (
+        CONNECTOR, replaced(PROMPT, "prompt = request.prompt_token_ids\n"
+                                    "            token_ids = torch.tensor(prompt)")),
+    "block ids through a name": (
+        SCHEDULER, replaced("block_ids = self.kv_cache_manager.get_block_ids_for_computed_tokens(",
+                            "block_ids = ids = self.kv_cache_manager"
+                            ".get_block_ids_for_computed_tokens(")),
+    "kernel counts its blocks otherwise": (
+        TABLE, replaced("pos - virtual_block_indices * virtual_block_size",
+                        "pos % virtual_block_size")),
+    "debugging of the configuration": (
+        SPECULATIVE, add_to("SpeculativeConfig.uses_extract_hidden_states", "asked = True")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_break_on_the_way_of_a_row_is_told(name: str) -> None:
+    told_where_it_breaks(BREAKS[name])
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless_edit_on_the_way_of_a_row_is_not_told(name: str) -> None:
+    not_told(*HARMLESS[name])
+
+
+def test_draft_layer_that_moved_and_is_re_exported_is_not_told() -> None:
+    release = installed()
+    answer = answer_to({
+        MODEL: "from vllm.model_executor.models.cache_only import *\n",
+        "vllm/model_executor/models/cache_only.py": release.text(MODEL),
+    })  # fmt: skip
+    assert told_by(answer) == {}
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(BREAKS) >= 16
+    assert len(HARMLESS) >= 8
