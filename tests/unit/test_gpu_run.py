@@ -402,9 +402,10 @@ class TestCommandLine:
             env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
             stderr=subprocess.DEVNULL,
         )
-        for _ in range(500):
-            if list((tmp_path / "scratch").rglob("engine.log")):
-                break
+        until = time.monotonic() + 30
+        # The session's first words; its files lie in memory, away from the scratch folder.
+        while not any(p.read_text() for p in (tmp_path / "scratch").rglob("output.txt")):
+            assert time.monotonic() < until, "the session did not start"
             time.sleep(0.05)
         program.terminate()
         assert program.wait(timeout=30) == 130

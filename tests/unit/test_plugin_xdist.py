@@ -25,7 +25,7 @@ SOURCE = """
 """
 
 
-@pytest.mark.parametrize("dist", ["load", "loadgroup"])
+@pytest.mark.parametrize("dist", ["load", pytest.param("loadgroup", marks=pytest.mark.slow)])
 def test_engine_tests_in_several_processes_are_refused_before_any_test(
     inner: Inner, dist: str
 ) -> None:

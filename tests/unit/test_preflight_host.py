@@ -297,8 +297,13 @@ def test_a_process_that_was_killed_and_stays_is_stuck(proc: Proc) -> None:
 
 def test_real_processes_are_read() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=-1
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+        stdin=-1,
+        stdout=-1,
     ) as child:
+        assert child.stdout is not None
+        # Until then its command line may still be that of the program which started it.
+        child.stdout.readline()
         facts = SystemProcesses().find(child.pid)
         child.kill()
         until = time.monotonic() + 5
