@@ -20,8 +20,9 @@ class Pass:
     """One batch: when the engine was done, and when its files were.
 
     Attributes:
-        files: Seconds until every file was whole and consumed.
+        files: Seconds until every file was whole, hashed and told of.
         generate: Seconds until the engine itself was done.
+        taken: Seconds until the last file was consumed: what its reader adds is in here.
         first: Seconds until the first file was consumed.
         bytes: Size of all files.
         unhashed: Files without a checksum.
@@ -29,6 +30,7 @@ class Pass:
 
     files: float
     generate: float
+    taken: float
     first: float
     bytes: int
     unhashed: int
@@ -51,7 +53,7 @@ def capture_pass(session: EngineSession, prompts: Prompts) -> Pass:
     started = time.monotonic()
     times = session.run(requests, consume)
     took = time.monotonic() - started
-    return Pass(took, times.generate, came[0], sum(sizes), hashed.count(False))
+    return Pass(times.files, times.generate, took, came[0], sum(sizes), hashed.count(False))
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Timed:
         if self.passes and self.plain:
             until_done = self.ratios([one.generate for one in self.passes])
             found["generate_ratio"] = round(statistics.median(until_done), 4)
+            until_taken = self.ratios([one.taken for one in self.passes])
+            found["taken_ratio"] = round(statistics.median(until_taken), 4)
         if self.passes:
             found["bytes_per_token"] = round(self.passes[0].bytes / self.tokens)
             tails = [one.files - one.generate for one in self.passes]

@@ -12,7 +12,7 @@ Read in vLLM 0.32.0: ``example_hidden_states_connector.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from harness.inside.spool import SpoolTask, SpoolWriter
 
 PARAMS = "hs"
 """Key in ``kv_transfer_params`` that holds our request parameters."""
+
+PART_TOKENS = 2048
+"""Rows that go to the host together: 117 MB at Kimi's width and four depths."""
 
 _NEEDED = ("_submit_async_write", "request_finished", "register_kv_caches", "get_finished")
 _missing = [name for name in _NEEDED if not hasattr(stock.ExampleHiddenStatesConnector, name)]
@@ -51,6 +54,11 @@ class SpoolSave(stock.PendingSave):  # type: ignore[misc]  # vllm is untyped her
     columns: tuple[int, ...] = ()
     probe: tuple[int, ...] | None = None
 
+    @property
+    def tokens(self) -> int:
+        """Rows of the sample."""
+        return len(self.token_ids)
+
 
 class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """Out-of-tree connector for CPU and GPU; see the module's docstring."""
@@ -62,6 +70,7 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         config = vllm_config.kv_transfer_config
         self._spool: SpoolWriter | None = None
         self._to_report: set[str] = set()
+        self._step = _Step(self._copy)
         if role == KVConnectorRole.WORKER:
             self._spool = SpoolWriter(
                 Path(config.get_from_extra_config("spool", "")),
@@ -101,46 +110,120 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         no save or were aborted, and the engine dies of an assertion.
         """
         sent, received = super().get_finished(finished_req_ids)
+        self._step.copy()
         known = (sent or set()) & self._to_report
         self._to_report -= known
         return known or None, received
 
     def _submit_async_write(self, pending: Any) -> None:
+        """Put a request with the others of its step; :class:`_Step` says when they are copied."""
         self._to_report.add(pending.req_id)  # on every rank: each is waited for
         if not self._is_tp_rank_zero or self._spool is None:
             return
-        rows = read_rows(
-            self._kv_cache, pending.block_ids, self._block_size, len(pending.token_ids)
-        )
-        if pending.probe is not None:
-            host, event = _to_host(self, rows[:, list(pending.probe)])
-            self._spool.submit(_task(f"{pending.key}.probe", host, pending.token_ids, event))
-        rows = _in_order(rows, pending.columns)
-        flags = None
-        if rows.is_cuda:
-            # Before the rows: the event of the later copy stands for both.
-            flags, _ = _to_host(self, row_flags(rows))
-        host, event = _to_host(self, rows)
-        self._spool.submit(_task(pending.key, host, pending.token_ids, event, flags))
-        # get_finished frees the blocks once this event says that the copy is done.
-        self._req_copy_events[pending.req_id] = event
+        if self._step.copied:
+            self._step = _Step(self._copy)
+        self._step.saves.append(pending)
+        # get_finished frees the blocks once this one says that the copy is done.
+        self._req_copy_events[pending.req_id] = self._step
+
+    def _copy(self, saves: Sequence[SpoolSave]) -> Any:
+        """Start the copies of a step's requests; return the event behind the last one."""
+        event: Any = None
+        for part in parts(saves):
+            event = self._copy_part(part)
+        return event
+
+    def _copy_part(self, part: Sequence[SpoolSave]) -> Any:
+        assert self._spool is not None
+        slots = torch.cat([slots_of(o.block_ids, self._block_size, o.tokens) for o in part])
+        spans = list(_spans(part))
+        with _Way(self, self._kv_cache) as way:
+            rows = read_rows(self._kv_cache, way.there(slots))
+            probes = [
+                None if one.probe is None else way.back(rows[span][:, list(one.probe)])
+                for one, span in zip(part, spans, strict=True)
+            ]
+            rows = _in_order(rows, part[0].columns)
+            flags = way.back(row_flags(rows)) if rows.is_cuda else None
+            host = way.back(rows)
+            event = way.arrival()
+        for one, span, probe in zip(part, spans, probes, strict=True):
+            if probe is not None:
+                self._spool.submit(_task(f"{one.key}.probe", probe, one, event))
+            own = None if flags is None else flags[span]
+            self._spool.submit(_task(one.key, host[span], one, event, own))
+        return event
 
 
-def read_rows(cache: torch.Tensor, blocks: list[int], block_size: int, tokens: int) -> torch.Tensor:
-    """Gather one request's rows from the cache.
+class _Step:
+    """The requests that one step has finished; stands where the base class keeps a device event.
+
+    One gather, one check and one copy for many requests: a set for each would keep the step
+    path launching some hundred small kernels, and the device waiting for them.
+    """
+
+    def __init__(self, copy: Callable[[Sequence[SpoolSave]], Any]) -> None:
+        self._copy = copy
+        self._event: Any = None
+        self.saves: list[SpoolSave] = []
+        self.copied = False
+
+    def copy(self) -> None:
+        """Start the copies, once."""
+        if not self.copied and self.saves:
+            self.copied = True
+            self._event = self._copy(self.saves)
+            self.saves = []
+
+    def query(self) -> bool:
+        """Say whether every row has left the cache; the first call comes when all are known."""
+        self.copy()
+        return bool(self._event.query())
+
+
+def parts(saves: Sequence[SpoolSave], most: int = PART_TOKENS) -> Iterator[list[SpoolSave]]:
+    """Yield runs of requests that share their columns and have ``most`` rows or fewer, if they can.
+
+    A request is never cut; one with more rows is a part by itself.
+    """
+    part: list[SpoolSave] = []
+    rows = 0
+    for one in saves:
+        if part and (rows + one.tokens > most or one.columns != part[0].columns):
+            yield part
+            part, rows = [], 0
+        part.append(one)
+        rows += one.tokens
+    if part:
+        yield part
+
+
+def slots_of(blocks: Sequence[int], block_size: int, tokens: int) -> torch.Tensor:
+    """Return where a request's rows lie in the cache: [tokens], on the host."""
+    base = torch.tensor(blocks, dtype=torch.long).unsqueeze(1) * block_size
+    return (base + torch.arange(block_size)).flatten()[:tokens]
+
+
+def read_rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Gather rows from the cache.
 
     Args:
         cache: The hidden-state cache in this release's own layout.
-        blocks: The request's block ids, in order.
-        block_size: Tokens a block.
-        tokens: Rows wanted.
+        slots: Where the rows lie, on the cache's device.
 
     Returns:
         A new tensor [tokens, columns, hidden] on the cache's device.
     """
-    base = torch.tensor(blocks, dtype=torch.long).unsqueeze(1) * block_size
-    slots = (base + torch.arange(block_size)).flatten()[:tokens]
-    return stock.extract_from_kv_cache(cache, slots.to(cache.device, non_blocking=True), tokens)
+    found = stock.extract_from_kv_cache(cache, slots, len(slots))
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def _spans(part: Sequence[SpoolSave]) -> Iterator[slice]:
+    start = 0
+    for one in part:
+        yield slice(start, start + one.tokens)
+        start += one.tokens
 
 
 def _in_order(rows: torch.Tensor, columns: tuple[int, ...]) -> torch.Tensor:
@@ -149,31 +232,54 @@ def _in_order(rows: torch.Tensor, columns: tuple[int, ...]) -> torch.Tensor:
     return rows if same else rows[:, list(columns)]
 
 
-def _to_host(connector: SpoolConnector, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Copy rows to the host; the event tells when they are there."""
-    if not rows.is_cuda:
-        return rows, _Done()
-    stream = connector._get_copy_stream()
-    stream.wait_stream(torch.cuda.current_stream(rows.device))
-    with torch.cuda.stream(stream):
-        host = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
-        host.copy_(rows, non_blocking=True)
-        # The allocator must not reuse the gathered rows before the copy has run.
-        rows.record_stream(stream)
-        event = torch.cuda.Event()
-        event.record(stream)
-    return host, event
+class _Way:
+    """The way from the cache to the host and back: on a GPU a stream beside the forward's."""
+
+    def __init__(self, connector: SpoolConnector, cache: torch.Tensor) -> None:
+        self._device = cache.device
+        self._stream = connector._get_copy_stream() if cache.is_cuda else None
+        self._inside: Any = None
+
+    def __enter__(self) -> _Way:
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._inside = torch.cuda.stream(self._stream)
+            self._inside.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._inside is not None:
+            self._inside.__exit__(*error)
+
+    def there(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring host values to the cache's device."""
+        if self._stream is None:
+            return values
+        # From pageable memory the host would wait for the forward pass.
+        return values.pin_memory().to(self._device, non_blocking=True)
+
+    def back(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring values to the host; they are there once :meth:`arrival` says so."""
+        if self._stream is None:
+            return values
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        return host.copy_(values, non_blocking=True)
+
+    def arrival(self) -> Any:
+        """Return the event behind all that was brought so far."""
+        if self._stream is None:
+            return _Done()
+        # A writer thread that spins instead of sleeping takes a core from the engine.
+        event = torch.cuda.Event(blocking=True)
+        event.record(self._stream)
+        return event
 
 
 def _task(
-    key: str,
-    rows: torch.Tensor,
-    token_ids: torch.Tensor,
-    event: Any,
-    flags: torch.Tensor | None = None,
+    key: str, rows: torch.Tensor, save: SpoolSave, event: Any, flags: torch.Tensor | None = None
 ) -> SpoolTask:
-    wait: Callable[[], None] = event.synchronize
-    return SpoolTask(key=key, rows=rows, token_ids=token_ids.tolist(), wait=wait, flags=flags)
+    ids = save.token_ids.tolist()
+    return SpoolTask(key=key, rows=rows, token_ids=ids, wait=event.synchronize, flags=flags)
 
 
 def _ran_whole(request: Any) -> bool:

@@ -23,22 +23,24 @@ _PART = 1024
 
 
 def row_flags(rows: torch.Tensor) -> torch.Tensor:
-    """Check rows on their own device.
+    """Check rows on their own device, reading them twice and writing nothing of their size.
+
+    A forward pass runs beside this and needs the memory's bandwidth.
 
     Args:
         rows: Tensor [tokens, columns, hidden], any float dtype, contiguous in its rows.
 
     Returns:
-        uint8 [tokens, columns + columns + pairs of columns]: not finite, constant, equal.
+        uint8 [tokens, columns + columns + pairs of columns]: not finite, constant, and equal as
+        far as the sum of the bits tells; :func:`faults_of_flags` looks at such rows themselves.
     """
+    least, most = torch.aminmax(rows, dim=-1)  # NaN where a row has one
+    broken = ~(least.isfinite() & most.isfinite())
+    constant = (least == most) & ~broken  # the two zeros count as one
     bits = rows.view(torch.int32 if rows.element_size() == 4 else torch.int16)
-    exponent = _EXPONENTS[rows.dtype]
-    magnitude = torch.iinfo(bits.dtype).max
-    broken = ((bits & exponent) == exponent).any(-1)
-    zero = ((bits & magnitude) == 0).all(-1)  # the two zeros count as one
-    constant = (bits == bits[..., :1]).all(-1) | zero
-    pairs = [(bits[:, a] == bits[:, b]).all(-1, keepdim=True) for a, b in _pairs(rows.shape[1])]
-    return torch.cat([broken, constant & ~broken, *pairs], dim=-1).to(torch.uint8)
+    sums = bits.sum(-1, dtype=torch.int64)
+    pairs = [(sums[:, a] == sums[:, b]).unsqueeze(-1) for a, b in _pairs(rows.shape[1])]
+    return torch.cat([broken, constant, *pairs], dim=-1).to(torch.uint8)
 
 
 def flags_wide(columns: int) -> int:
@@ -46,15 +48,21 @@ def flags_wide(columns: int) -> int:
     return 2 * columns + len(_pairs(columns))
 
 
-def faults_of_flags(flags: npt.NDArray[np.uint8], columns: int) -> list[Fault]:
-    """Turn the flags of all rows of a sample into faults."""
+def faults_of_flags(flags: npt.NDArray[np.uint8], rows: torch.Tensor) -> list[Fault]:
+    """Turn the flags of all rows of a sample into faults.
+
+    Args:
+        flags: What :func:`row_flags` said.
+        rows: Tensor [tokens, columns, hidden] on the CPU, the rows that it said it of.
+    """
+    columns, bits = rows.shape[1], bits_of(rows)
     found = _counted("finite", flags[:, :columns] != 0)
     found += _counted("constant-row", flags[:, columns : 2 * columns] != 0)
     equal = flags[:, 2 * columns :] != 0
     return found + [
         _equal(a, b, len(flags))
         for number, (a, b) in enumerate(_pairs(columns))
-        if len(flags) and bool(equal[:, number].all())
+        if len(flags) and bool(equal[:, number].all()) and np.array_equal(bits[:, a], bits[:, b])
     ]
 
 

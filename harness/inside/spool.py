@@ -144,7 +144,7 @@ class SpoolWriter:
             "last_row": blake3(body[-columns * hidden * rows.element_size() :]).hexdigest(),
             "faults": row_faults(rows)
             if task.flags is None
-            else faults_of_flags(task.flags.numpy(), columns),
+            else faults_of_flags(task.flags.numpy(), rows),
         }
 
     def _report(self, line: dict[str, Any]) -> None:

@@ -6,18 +6,42 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.engine
-SCRIPT = Path(__file__).parent / "_scripts" / "connector_reports.py"
+SCRIPTS = Path(__file__).parent / "_scripts"
+
+
+def run(script: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def test_only_saved_requests_are_reported_as_sent_and_once() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    first, second = json.loads(done.stdout.strip().splitlines()[-1])
+    first, second = run("connector_reports.py")
     assert first == [["saved"], None]  # neither a request without capture nor an aborted one
     assert second == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("most", "reads"),
+    # Requests that want other columns are read by themselves, and none is cut.
+    [((), [1, 3, 4]), (("8",), [2, 4, 7])],
+    ids=["a step at once", "8 rows at once"],
+)
+def test_requests_of_a_step_share_a_read_and_each_file_has_its_own_slots(
+    most: tuple[str, ...], reads: list[int], tmp_path: Path
+) -> None:
+    found, seen = run("connector_batches.py", str(tmp_path), *most)
+    assert len(found) == 12
+    assert all(all(one.values()) for one in found.values()), found
+    assert seen == reads

@@ -88,7 +88,7 @@ def test_each_spoiled_row_is_named(check: str, spoil: object, dtype: torch.dtype
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_flags_of_a_device_tell_the_same_faults(dtype: torch.dtype) -> None:
     tensor = rows(tokens=9).to(dtype)
-    assert faults_of_flags(row_flags(tensor).numpy(), 3) == []
+    assert faults_of_flags(row_flags(tensor).numpy(), tensor) == []
     tensor[7, 1, 3] = float("inf")
     tensor[8, 1] = 0
     tensor[8, 1, ::2] = -0.0
@@ -96,7 +96,7 @@ def test_flags_of_a_device_tell_the_same_faults(dtype: torch.dtype) -> None:
     tensor[:, 2] = tensor[:, 0]
     flags = row_flags(tensor)
     assert flags.shape == (9, flags_wide(3))
-    assert faults_of_flags(flags.numpy(), 3) == row_faults(tensor)
+    assert faults_of_flags(flags.numpy(), tensor) == row_faults(tensor)
     assert [(f["check"], f["column"], f["count"], f["first"]) for f in row_faults(tensor)] == [
         ("finite", 1, 1, 7),
         ("constant-row", 1, 2, 4),
@@ -110,7 +110,7 @@ def test_a_broken_row_is_not_constant_and_one_equal_row_makes_no_equal_columns(c
     tensor[1, 0] = float("nan")
     tensor[2, 2] = tensor[2, 1]
     flags = row_flags(tensor).numpy()
-    found = faults_of_flags(flags, 3) if check == "device" else row_faults(tensor)
+    found = faults_of_flags(flags, tensor) if check == "device" else row_faults(tensor)
     assert [(f["check"], f["column"], f["first"]) for f in found] == [("finite", 0, 1)]
 
 

@@ -30,7 +30,7 @@ class Session:
             on_sample(
                 Captured(request.key, path, 2, 4, 8, "bfloat16", size, checksum, "", "", (), None)
             )
-        return BatchTimes(generate=0.0, files=0.0)
+        return BatchTimes(generate=0.5, files=0.6)
 
     def plain(self, prompts: Any, repeats: int) -> dict[str, Any]:
         self.calls.append(f"plain {repeats}")
@@ -38,14 +38,17 @@ class Session:
 
 
 def passes(*files: float) -> tuple[Pass, ...]:
-    return tuple(Pass(seconds, 0.8 * seconds, 0.1, 57_344 * 1000, 0) for seconds in files)
+    return tuple(
+        Pass(seconds, 0.8 * seconds, 1.1 * seconds, 0.1, 57_344 * 1000, 0) for seconds in files
+    )
 
 
 def test_pass_consumes_every_file_and_counts_what_has_no_checksum(tmp_path: Path) -> None:
     found = capture_pass(Session(tmp_path), PROMPTS)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
     assert (found.bytes, found.unhashed) == (500, 1)
-    assert 0 < found.first <= found.files
+    assert found.files == 0.6  # as the engine says: what the reader adds is told apart
+    assert 0 < found.first <= found.taken
 
 
 def test_each_pass_has_the_plain_one_behind_it_for_a_pair(tmp_path: Path) -> None:
@@ -93,4 +96,5 @@ def test_told_figures_are_medians_with_their_range_and_the_tail() -> None:
     assert (told["ratio"], told["ratio_range"]) == (0.9, [0.9, 0.95])
     assert told["generate_ratio"] == pytest.approx(0.9 / 0.8)
     assert told["tail_s"] == 0.4
+    assert told["taken_ratio"] == pytest.approx(0.9 / 1.1, abs=1e-4)
     assert (told["files_tok_per_s"], told["files_tok_per_s_range"]) == (500, [500, 1000])

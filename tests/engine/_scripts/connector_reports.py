@@ -18,6 +18,7 @@ def main() -> None:
     base.get_finished = lambda self, finished: (set(finished), None)
     made: Any = object.__new__(connector.SpoolConnector)
     made._to_report, made._spool, made._is_tp_rank_zero = set(), None, False
+    made._step = connector._Step(made._copy)
     made._submit_async_write(SimpleNamespace(req_id="saved"))
     said = [made.get_finished({"saved", "plain"}), made.get_finished({"saved"})]
     print(json.dumps([[None if part is None else sorted(part) for part in one] for one in said]))
