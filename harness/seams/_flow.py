@@ -39,7 +39,7 @@ class Guard:
     env: Env = field(repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """A statement with what is known when it is reached.
 
@@ -60,7 +60,8 @@ class Point:
 class Flow:
     """A function, gone through.
 
-    Arguments are ``arg1``, ``arg2``, ... in their order, ``self`` and ``cls`` not counted.
+    Arguments are ``arg1``, ``arg2``, ... in their order, ``self`` and ``cls`` not counted; those
+    of a function inside it ``_arg1``, ``_arg2``, ...
     """
 
     node: Function
@@ -80,11 +81,11 @@ class Flow:
         """Yield each call of that name with the point at which it stands."""
         yield from self._calls.get(name, ())
 
-    def returned(self) -> Iterator[tuple[ast.expr, Point]]:
-        """Yield what the function itself returns."""
+    def returned(self, *, inner: bool = False) -> Iterator[tuple[ast.expr, Point]]:
+        """Yield what the function itself returns, or what those inside it return."""
         for point in self.points:
             node = point.node
-            if isinstance(node, ast.Return) and node.value is not None and not point.inner:
+            if isinstance(node, ast.Return) and node.value is not None and point.inner is inner:
                 yield node.value, point
 
     def stored(self, attribute: str) -> Iterator[tuple[ast.expr, ast.expr, Point]]:
@@ -216,7 +217,7 @@ class _Walker:
 
 def _named(node: Function) -> Env:
     every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    return {one.arg: (_opaque(f"_{one.arg}"),) for one in every}
+    return {one.arg: (_opaque(f"_arg{n}"),) for n, one in enumerate(every, start=1)}
 
 
 def _name(name: str) -> ast.Name:
@@ -284,7 +285,10 @@ def _acted(env: Env, call: ast.Call) -> Env:
             return _bind(env, receiver, call.args[0]) if receiver.id in env else env
         if isinstance(receiver, ast.Subscript):
             return _bind(env, receiver, call.args[0])
-    return _changed(env, receiver, _make("_done", ast.Constant(call.func.attr), *call.args))
+    # The place in a receiver tells what changed; a whole one would be written twice a call.
+    whole = isinstance(receiver, ast.Name)
+    done: ast.expr = ast.Constant(call.func.attr) if whole else call.func
+    return _changed(env, receiver, _make("_done", done, *call.args))
 
 
 def _changed(env: Env, target: ast.expr, how: ast.expr) -> Env:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from harness.seams._arithmetic import Example, NotRead, Number, Pointer
 from harness.seams._bindings import Function
 from harness.seams._classes import Classes
 from harness.seams._flow import Flow, Point
-from harness.seams._forms import at, bound, fits, keyword
+from harness.seams._forms import at, bound, fits, forms, keyword
 from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, through
 from harness.seams._syntax import function
 
@@ -17,7 +16,6 @@ _LAYER = "CacheOnlyAttentionLayer"
 _STOCK = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 _SCHEDULER = ("vllm.v1.core.sched.scheduler", "Scheduler")
 _MANAGER = "vllm.v1.core.kv_cache_manager"
-_TABLE = "vllm.v1.worker.block_table"
 FLAT, BLOCKS, HEADS = (
     "flat, token, depth, hidden",
     "block, token, depth, hidden",
@@ -87,7 +85,10 @@ def shape(classes: Classes) -> str:
 
 
 def blocks(classes: Classes) -> str:
-    """Which blocks of a finished request the connector is told of, in order; or ``unknown``."""
+    """Which blocks of a finished request the connector is told of, in order; or ``unknown``.
+
+    They stay the request's where the connector asks for it: freed, another's rows lie in them.
+    """
     told = flow(classes, _SCHEDULER[0], f"{_SCHEDULER[1]}._connector_finished")
     if told is None:
         return UNKNOWN
@@ -101,72 +102,8 @@ def blocks(classes: Classes) -> str:
     for word, ids in (("all", every), ("of computed tokens", computed)):
         ones = first and all(fits(one, f"{ids}[0]") for one in first)
         if ones and all(fits(one, ids) for one in groups):
-            return word if _in_order(classes, word) else UNKNOWN
+            return word if _in_order(classes, word) and _kept(classes) else UNKNOWN
     return UNKNOWN
-
-
-def slot_of(classes: Classes) -> str:
-    """Which slot a token's row goes to: ``place in its block``, or ``unknown``.
-
-    The kernel that tells it is tried on an example; before 0.19.0 it is a line of numpy.
-    """
-    found = flow(classes, _TABLE, "BlockTable.compute_slot_mapping")
-    kernel = flow(classes, _TABLE, "_compute_slot_mapping_kernel") or flow(
-        classes, _TABLE, "ComputeSlotMappingKernel.kernel"
-    )
-    if found is None:
-        return UNKNOWN
-    if kernel is not None:
-        return "place in its block" if _slots_right(kernel) else UNKNOWN
-    index = "arg1 * self.max_num_blocks_per_req + arg2 // self.block_size"
-    sums = [
-        fits(at(call.args[0], point), f"self.block_table.np.ravel()[{index}] * self.block_size")
-        and fits(at(call.args[1], point), "arg2 % self.block_size")
-        and fits(at(keyword(call, "out"), point), "self.slot_mapping.np[:arg1.shape[0]]")
-        for call, point in found.calls("add")
-        if len(call.args) == 2
-    ]
-    return "place in its block" if sums and all(sums) else UNKNOWN
-
-
-_BLOCK, _WIDTH = 4, 3
-_STARTS, _PLACES = [0, 3, 9], [2, 3, 4, 0, 1, 5, 6, 8, 11]
-_BLOCKS = [7, 2, 9, 5, 3, 8]
-"""Two requests, their tokens' places, and three blocks for each."""
-_ONES = ("TOTAL_CP_WORLD_SIZE", "CP_KV_CACHE_INTERLEAVE_SIZE", "BLOCKS_PER_KV_BLOCK", "BLOCK_SIZE")
-_ARRAYS = ("query_start_loc_ptr", "positions_ptr", "block_table_ptr", "slot_mapping_ptr")
-
-
-def _slots_right(kernel: Flow) -> bool:
-    names = [one.arg for one in [*kernel.node.args.args, *kernel.node.args.kwonlyargs]]
-    known: dict[str, Number] = dict.fromkeys(_ONES, 1) | {one: Pointer(one) for one in _ARRAYS}
-    known |= {"block_size": _BLOCK, "KV_CACHE_BLOCK_SIZE": _BLOCK, "block_table_stride": _WIDTH}
-    known |= {"TOTAL_CP_RANK": 0, "PAD_ID": -1, "num_tokens": len(_PLACES)}
-    known |= {"max_num_tokens": len(_PLACES)}
-    inputs = {f"arg{n}": known[name] for n, name in enumerate(names, start=1) if name in known}
-    arrays = dict(zip(_ARRAYS, (_STARTS, _PLACES, _BLOCKS, []), strict=True))
-    requests = len(_STARTS) - 1
-    try:
-        return all(
-            _stored(kernel, Example(inputs, arrays, one, requests + 1, token - _STARTS[one]))
-            == {token: _BLOCKS[one * _WIDTH + place // _BLOCK] * _BLOCK + place % _BLOCK}
-            for one in range(requests)
-            for token, place in list(enumerate(_PLACES))[_STARTS[one] : _STARTS[one + 1]]
-        )
-    except NotRead:
-        return False
-
-
-def _stored(kernel: Flow, example: Example) -> dict[int, int]:
-    """Return what a kernel stores for one token: its place -> its slot."""
-    found: dict[int, int] = {}
-    for call, point in kernel.calls("store"):
-        if example.reached(point):
-            place = example.value(call.args[0], point.env)
-            if not isinstance(place, Pointer) or place.array != "slot_mapping_ptr":
-                raise NotRead
-            found[place.place] = example.number(call.args[1], point.env)
-    return found
 
 
 def _write(classes: Classes) -> tuple[frozenset[str], frozenset[str]]:
@@ -175,7 +112,7 @@ def _write(classes: Classes) -> tuple[frozenset[str], frozenset[str]]:
     stores = [
         (at(target, point), at(point.node.value, point))
         for point in (through(classes, found).points if found else ())
-        if isinstance(point.node, ast.Assign)
+        if isinstance(point.node, ast.Assign) and not point.guards
         for target in point.node.targets
         if isinstance(target, ast.Subscript)
     ]
@@ -228,8 +165,19 @@ def _reaches_cache(classes: Classes) -> bool:
         and fits(asked[0][0], "arg1")
         and fits(asked[0][1], "self.layer_name")
         and len(done) == 1
+        and not any(point.guards for _, point in layer.calls("unified_kv_cache_update"))
+        and _only_given(points[0])
         and len(done[0]) == len(wanted)
         and all(fits(at(one, points[0]), *w) for one, w in zip(done[0], wanted, strict=True))
+    )
+
+
+def _only_given(point: Point) -> bool:
+    """Whether a point is reached for every layer that has slots."""
+    slots = "get_forward_context().slot_mapping.get(arg2)"
+    return all(
+        guard.holds and fits(forms(guard.test, guard.env), f"{slots} is not None")
+        for guard in point.guards
     )
 
 
@@ -274,7 +222,15 @@ def _in_order(classes: Classes, word: str) -> bool:
         one.format("[self.blocks[i] for i in ANY]"),
         needs=one.format("self.blocks"),
     )
-    whole = listed and fits(_returned(ids), "self.get_blocks(arg1).get_block_ids()")
+    own = flow(classes, _MANAGER, "KVCacheManager.get_blocks")
+    held = "self.coordinator.get_blocks(arg1)"
+    made = (f"KVCacheBlocks({held})", f"self.create_kv_cache_blocks({held})")
+    whole = (
+        listed
+        and fits(_returned(ids), "self.get_blocks(arg1).get_block_ids()")
+        and own is not None
+        and fits(_returned(own), *made)
+    )
     if word == "all":
         return whole
     cut = flow(classes, _MANAGER, "KVCacheManager.get_block_ids_for_computed_tokens")
@@ -289,6 +245,21 @@ def _in_order(classes: Classes, word: str) -> bool:
     return whole and bool(appended) and given and any(fits(one, first) for one in appended)
 
 
+def _kept(classes: Classes) -> bool:
+    """Whether blocks are freed only where no connector asked to keep them."""
+    freed = flow(classes, _SCHEDULER[0], f"{_SCHEDULER[1]}._free_request")
+    own = "self._connector_finished(arg1)[0]"
+    other = f"({own} | self.ec_connector.request_finished(arg1)[0])"
+    forms_ = (f"not {own}", f"not (arg2 | {own})", f"not (arg2 | {other})")
+    calls = list(freed.calls("_free_blocks")) if freed else []
+    return bool(calls) and all(
+        len(point.guards) == 1
+        and point.guards[0].holds
+        and fits(forms(point.guards[0].test, point.guards[0].env), *forms_)
+        for _, point in calls
+    )
+
+
 def _returned(found: Flow) -> frozenset[str]:
     return frozenset(text for value, point in found.returned() for text in at(value, point))
 
@@ -298,5 +269,4 @@ PROBES = {
     "native.cache.read": read,
     "native.cache.spec": shape,
     "native.blocks": blocks,
-    "native.slots": slot_of,
 }

@@ -261,6 +261,30 @@ def _by_name(classes: Classes, found: Class) -> bool:
     )
 
 
+def copied(classes: Classes) -> str:
+    """When a file is written: ``after the copy`` to the host, ``at once``, or ``unknown``."""
+    found = classes.find(*_STOCK)
+    if found is None:
+        return ABSENT
+    written = flow(classes, _STOCK[0], f"{_STOCK[1]}._write_tensors")
+    if written is None:
+        return "at once" if flow(classes, _STOCK[0], f"{_STOCK[1]}.save_kv_layer") else UNKNOWN
+    order = {point: n for n, point in enumerate(written.points)}
+    waits = [
+        order[point]
+        for call, point in written.calls("synchronize")
+        if isinstance(call.func, ast.Attribute) and fits(at(call.func.value, point), "arg2")
+    ]
+    saves = [
+        (order[point], [at(one, point) for one in call.args])
+        for call, point in written.calls("save_file")
+    ]
+    if len(saves) != 1 or not waits or waits[0] > saves[0][0] or len(saves[0][1]) != 2:
+        return UNKNOWN
+    tensors, file = saves[0][1]
+    return "after the copy" if fits(tensors, "arg1") and fits(file, "arg3") else UNKNOWN
+
+
 PROBES = {
     "native.saved.rows": rows,
     "native.saved.tokens": tokens,
@@ -268,4 +292,5 @@ PROBES = {
     "native.saved.cache": cache,
     "native.saved.released": released,
     "native.saved.keys": storage,
+    "native.saved.written": copied,
 }

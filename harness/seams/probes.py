@@ -11,11 +11,13 @@ from types import MappingProxyType
 
 from harness.seams import (
     _probes_cache,
+    _probes_depths,
     _probes_engine,
     _probes_model,
     _probes_native,
     _probes_rows,
     _probes_saved,
+    _probes_slots,
 )
 from harness.seams._classes import Classes
 
@@ -26,7 +28,9 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
         **_probes_engine.PROBES,
         **_probes_model.PROBES,
         **_probes_native.PROBES,
+        **_probes_depths.PROBES,
         **_probes_rows.PROBES,
+        **_probes_slots.PROBES,
         **_probes_cache.PROBES,
         **_probes_saved.PROBES,
     }

@@ -48,11 +48,16 @@ NEEDS: tuple[Need, ...] = (
     _need(_NATIVE, "native.connector.rank", "0", "absent | all"),
     _need(_NATIVE, "native.connector.layout", "NHD | LBNHC", "absent"),
     _need(_NATIVE, "native.connector.finished-count", "own | inherited", "absent"),
+    _need(_NATIVE, "runner-v2.opt-out", "absent | yes"),
     *(
         _need(_NATIVE, probe, works, fails)
         for probe, works, fails in (
             ("native.method", "extract_hidden_states", "absent"),
             ("native.layer-ids", "as configured", "absent"),
+            # Of models other than DeepSeek's, but the one reading serves all.
+            ("eagle3.mixin.layer-ids", "as told | sorted, each once", "absent"),
+            ("eagle3.mixin.state", "sum", "absent"),
+            ("native.rows.when", "all that fit", "absent"),
             ("native.rows.cut", "scheduled, each depth in order", "absent"),
             ("native.rows.axes", "token, depth, hidden", "absent"),
             # Before 0.22.0 the slots of the first group, whoever's it is.
@@ -80,6 +85,7 @@ NEEDS: tuple[Need, ...] = (
                 "absent | the only one | the first",
             ),
             ("native.saved.cache", "the draft layer's", "absent | of each call"),
+            ("native.saved.written", "after the copy", "absent | at once"),
             ("native.saved.released", "after its copy", "absent | at once"),
             (
                 "native.saved.keys",

@@ -314,7 +314,7 @@ BREAKS: dict[str, Break] = {
         hurts="native"),
     "V1 runner can no longer be had": Break(
         CONFIG, replaced("VLLM_USE_V2_MODEL_RUNNER", "VLLM_RUNNER"), probes="runner-v2.opt-out",
-        hurts="patched"),
+        hurts="patched native"),
     "targets listed again": Break(
         SPECULATIVE,
         add_to("SpeculativeConfig.__post_init__", 'aux_hidden_states_supported = ["llama"]'),
