@@ -74,8 +74,9 @@ def of(
 ) -> None:
     """Say what is proved of a release on a kind of device, capture by capture.
 
-    Exit code 0: each capture passed on this very release there; 4: one did not, or was never
-    run. Evidence of a newer release or of another device vouches for nothing.
+    Exit code 0: each capture passed on this very release there; 2: that is no release; 4: one
+    did not pass, or was never run. Evidence of a newer release or of another device vouches for
+    nothing.
     """
     if device not in _DEVICES:
         raise UsageError(
@@ -84,6 +85,15 @@ def of(
             found=device,
             where="--device",
             next=f"harness evidence of {release} --device {_DEVICES[0]}",
+        )
+    release = release.removeprefix("vllm==")
+    if version_of(release) is None:
+        raise UsageError(
+            "evidence.not-a-release",
+            expected="a vLLM release, such as 0.32.0",
+            found=release,
+            where="harness evidence of",
+            next="harness evidence list shows every release that was run",
         )
     found = read_all(folder)
     answers = {capture: _answer(found, release, device, capture) for capture in _CAPTURES}

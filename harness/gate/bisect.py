@@ -17,7 +17,7 @@ from harness.seams.probes import PROBES
 
 VERDICT = "verdict"
 Check = Callable[[str], str]
-"""Answers for a release; the check has turned where the answer is not the first one."""
+"""Answers for a release; the check has turned where the answer is not like the first one."""
 
 
 @dataclass(frozen=True)
@@ -99,23 +99,29 @@ def first_turn(name: str, releases: Sequence[str], check: Check, *, every: bool 
             asked[release] = check(release)
         return asked[release]
 
+    def turned(place: int) -> bool:
+        return _alike(ask(place)) != _alike(ask(0))
+
     low, high = 0, len(releases) - 1
     if every:
-        high = next((place for place in range(1, high + 1) if ask(place) != ask(0)), high)
-    if ask(high) == ask(0):
+        high = next((place for place in range(1, high + 1) if turned(place)), high)
+    if not turned(high):
+        both = ask(high) == ask(0)
         raise NotComparable(
             "bisect.never-turns",
             expected=f"another answer on {releases[-1]} than on {releases[0]}",
-            found=f"{name} is {ask(0)!r} on both",
+            found=f"{name} is {ask(0)!r} on both"
+            if both
+            else f"{name} is {ask(0)!r}, then {ask(high)!r}, both green",
             where=f"{len(asked)} releases asked",
             next="choose another --check, or releases further apart",
         )
     while high - low > 1:
         middle = (low + high) // 2
-        if ask(middle) == ask(0):
-            low = middle
-        else:
+        if turned(middle):
             high = middle
+        else:
+            low = middle
     return Turn(
         check=name,
         good=releases[0],
@@ -146,9 +152,9 @@ def static_check(name: str, surface_of: Callable[[str], Surface], good: str) -> 
         return judge(known, surface_of(release))
 
     if name == VERDICT:
-        return lambda release: _green(worst(one.verdict for one in answer(release).generations))
+        return lambda release: str(worst(one.verdict for one in answer(release).generations))
     if name in GENERATIONS:
-        return lambda release: _green(_named(answer(release).generations, name).verdict)
+        return lambda release: str(_named(answer(release).generations, name).verdict)
     if name in set(Consumer):
         return lambda release: _binds(_named(answer(release).consumers, name))
     if name in PROBES:
@@ -180,6 +186,6 @@ def _binds(consumer: ConsumerVerdict) -> str:
     return "binds" if consumer.binds else "does not bind"
 
 
-def _green(verdict: Verdict) -> str:
+def _alike(answer: str) -> str:
     """Both green verdicts are one answer: a patch that is needed is no regression."""
-    return str(Verdict.OK if verdict.green else verdict)
+    return str(Verdict.OK) if answer == Verdict.OK_WITH_PATCHES else answer

@@ -264,7 +264,26 @@ def test_what_is_proved_of_a_release_is_asked_by_capture_and_device(tmp_path: Pa
     assert "never run on cuda" in ask("0.20.0", "cuda")[1]["patched"]["words"]
     both = tuple(Proof(name, PASSED, figures={}) for name in ("patched", "native"))
     replace(evidence("0.20.0"), proofs=both).write(tmp_path)
-    assert [ask(name, "cpu")[0] for name in ("0.20.0", "0.20", "v0.20.0")] == [0, 0, 0]
+    names = ("0.20.0", "0.20", "v0.20.0", "vllm==0.20.0")
+    assert [ask(name, "cpu")[0] for name in names] == [0, 0, 0, 0]
+
+
+def test_what_is_no_release_is_a_usage_error_and_an_unknown_release_is_unknown(
+    tmp_path: Path,
+) -> None:
+    evidence("0.20.0").write(tmp_path)
+
+    def ask(name: str) -> tuple[int, dict[str, Any]]:
+        words = ["evidence", "of", name, "--evidence", str(tmp_path), "--json"]
+        done = CliRunner().invoke(app, words)
+        return done.exit_code, json.loads(done.stdout)
+
+    for name in ("abc", "0.20.x", "./0.20.0"):
+        code, said = ask(name)
+        assert code == 2, name
+        assert said["error"]["id"] == "evidence.not-a-release"
+        assert "0.32.0" in said["error"]["expected"]
+    assert ask("0.99.0")[0] == 4
 
 
 def test_folder_or_device_that_is_not_there_is_no_lack_of_evidence(tmp_path: Path) -> None:

@@ -43,6 +43,25 @@ def test_a_check_that_is_equal_on_both_ends_finds_nothing() -> None:
             first_turn("a check", MANY, lambda release: "same", every=every)
 
 
+def test_a_verdict_is_told_as_it_is_and_both_green_ones_are_no_turn() -> None:
+    green = {"0.11.0": "ok"} | dict.fromkeys(MANY[1:], "ok-with-patches")
+    with pytest.raises(NotComparable) as caught:
+        first_turn("verdict", MANY, lambda release: green[release])
+    assert caught.value.failure.found == "verdict is 'ok', then 'ok-with-patches', both green"
+    turned = green | {"0.32.0": "regressed"}
+    for every in (True, False):
+        found = first_turn("verdict", MANY[1:], lambda release: turned[release], every=every)
+        assert (found.before, found.first, found.after) == (
+            "ok-with-patches", "0.32.0", "regressed",
+        )  # fmt: skip
+
+
+def test_the_verdict_of_a_release_that_needs_patches_says_so() -> None:
+    for name in ("verdict", "patched"):
+        assert static_check(name, recorded, "0.32.0")("0.33.0") == "ok-with-patches"
+    assert static_check("native", recorded, "0.32.0")("0.33.0") == "ok"
+
+
 def test_releases_between_two_are_in_order_of_version_and_not_of_text() -> None:
     every = ["0.9.0", "0.10.0", "0.10.1", "0.11.0", "0.8.0"]
     assert between("0.9.0", "0.11.0", every) == ["0.9.0", "0.10.0", "0.10.1", "0.11.0"]

@@ -16,6 +16,7 @@ import yaml
 from typer.main import get_command
 
 from harness.cli._app import app
+from harness.gate.scale import Rung, RungResult, RungStatus
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / "ci" / "github").glob("*.yml"))
@@ -106,6 +107,7 @@ def box(
     gate: int = 0,
     preflight: int = 0,
     tests: int = 0,
+    rung: str = '"rung": "gpu", "status": "passed"',
     script: Path = BOX,
     before: tuple[str, ...] = (),
 ) -> Any:
@@ -114,7 +116,8 @@ def box(
     stand_in = tmp_path / "bin"
     stand_in.mkdir(exist_ok=True)
     for name, cases in {
-        "harness": f"case $1 in gate) exit {gate};; preflight) exit {preflight};; esac",
+        "harness": f"case $1 in gate) echo '{{\"rungs\": [{{{rung}}}]}}'; exit {gate};; "
+        f"preflight) exit {preflight};; esac",
         "python": f"exit {tests}",
     }.items():
         program = stand_in / name
@@ -131,32 +134,40 @@ def box(
     return done.returncode, notes.read_text().splitlines() if notes.exists() else []
 
 
-def test_box_climbs_from_files_to_clean_gpus_to_one_load(tmp_path: Path) -> None:
-    code, called = box(tmp_path, "0.26.0", "out", "--", "--hs-model", "/models/K")
+def test_box_climbs_by_the_gates_own_rungs_and_keeps_what_was_proved(tmp_path: Path) -> None:
+    code, called = box(tmp_path, "0.26.0", "out", "--", "--slice", "/models/K", "-tp", "8")
     assert code == 0
-    assert [line.split()[0:2] for line in called] == [
-        ["harness", "gate"],
-        ["harness", "preflight"],
-        ["python", "-m"],
-    ]
-    assert "--from 0.26.0" in called[0]
-    assert called[2].endswith("--junitxml out/junit.xml --hs-model /models/K")
+    (gate,) = called
+    words = shlex.split(gate)
+    assert words[1:3] == ["gate", "--python"]
+    assert words[words.index("--from") + 1] == "0.26.0"
+    assert words[words.index("--rungs") + 1] == "static,mock,gpu"
+    assert words[words.index("--evidence") + 1] == "out/evidence"
+    assert "--slice /models/K -tp 8" in gate
+    check(words[1:])
+    assert json.loads((tmp_path / "out" / "gate.json").read_text())["rungs"]
+
+
+@pytest.mark.parametrize("code", [1, 3, 4])
+def test_box_ends_with_the_gates_exit_code(tmp_path: Path, code: int) -> None:
+    assert box(tmp_path, gate=code)[0] == code
 
 
 @pytest.mark.parametrize(
-    ("codes", "code", "steps"),
+    ("rung", "code"),
     [
-        ({"gate": 1}, 1, 1),
-        ({"gate": 4}, 4, 1),
-        ({"preflight": 3}, 3, 2),
-        ({"tests": 5}, 1, 3),
+        ('"rung": "gpu", "status": "skipped", "reason": "preflight DIRTY: GPU 3 has a process"', 4),
+        ('"rung": "static", "status": "passed"', 4),
+        ('"rung": "full", "status": "passed"', 0),
     ],
 )
-def test_box_stops_at_the_first_rung_that_does_not_allow_it(
-    tmp_path: Path, codes: dict[str, int], code: int, steps: int
-) -> None:
-    found, called = box(tmp_path, **codes)
-    assert (found, len(called)) == (code, steps)
+def test_box_where_no_engine_was_run_is_not_allowed(tmp_path: Path, rung: str, code: int) -> None:
+    assert box(tmp_path, rung=rung)[0] == code
+
+
+def test_box_looks_for_rungs_as_the_gate_writes_them() -> None:
+    one = RungResult(Rung.GPU, RungStatus.PASSED, "native: 3 tests passed").to_json()
+    assert '"rung": "gpu", "status": "passed"' in json.dumps(one, default=str)
 
 
 def test_break_loads_onto_clean_gpus_only(tmp_path: Path) -> None:
