@@ -1,7 +1,7 @@
 # Everything runs in an environment inside the checkout, made on first use: .venv/$(LANE).
 #
 #   make demo       install what is missing, extract from a tiny model on a real vLLM, verify
-#   make test       install what is missing, run the tests
+#   make test       install what is missing, run the tests but the slow: under 30 minutes on 2 cores
 #   make PYTHON=python3.12 ...   make the environment with another Python (3.11 or newer)
 
 PYTHON ?= python3

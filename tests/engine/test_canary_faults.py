@@ -1,4 +1,4 @@
-"""The canary must die of every seeded fault, and live without one. One load a capture."""
+"""The canary must die of every seeded fault, and live without one. One engine a capture."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from harness.capture.session import EngineSession
 from harness.extraction import EngineOptions
 from harness.oracles.finding import Finding
 from harness.oracles.reference import ReferenceHost
-from tests.engine._support import assert_parity, capture, engine_of, reports
-from tests.engine.conftest import lane_of
+from tests.engine._support import assert_parity, capture, reports
+from tests.engine.conftest import ASKED, faulty, lane_of
 
 pytestmark = pytest.mark.engine
 
 DEPTHS = (4, 1, 3, 6)
 Prove = Callable[..., list[Finding]]
-
-
-@pytest.fixture(scope="module")
-def fault_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fault") / "fault.json"
 
 
 @pytest.fixture(
@@ -38,17 +33,12 @@ def faulty_engine(
     fault_file: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[EngineSession]:
-    options = EngineOptions(model=tiny_wrapper, layers="4,1,3", dtype="float32")
-    with engine_of(
-        lane_of(request.param, request)(options),
-        tmp_path_factory.mktemp("engine"),
-        longest_prompt=120,
-        preload=["seeded_faults"],
-        env={
-            "PYTHONPATH": str(Path(__file__).parent / "faults"),
-            "HARNESS_TEST_FAULT": str(fault_file),
-        },
-    ) as session:
+    if request.param == "native":
+        yield request.getfixturevalue("native_engine")
+        return
+    options = EngineOptions(model=tiny_wrapper, layers=ASKED, dtype="float32")
+    options = lane_of(request.param, request)(options)
+    with faulty(options, tmp_path_factory.mktemp("engine"), fault_file) as session:
         yield session
 
 
@@ -104,16 +94,15 @@ def test_a_lost_row_kills_the_canary_and_not_the_engine(prove: Prove) -> None:
     assert "33 rows" in {f.expected for f in findings}
 
 
-@pytest.mark.parametrize("wrapper_engine", ["native"], indirect=True)
 @pytest.mark.parametrize("faulty_engine", ["patched"], indirect=True)
 def test_patched_and_native_capture_give_the_same_rows(
-    wrapper_engine: EngineSession, faulty_engine: EngineSession, reference: ReferenceHost
+    native_engine: EngineSession, faulty_engine: EngineSession, reference: ReferenceHost
 ) -> None:
     draw = random.Random(5)
     lengths = (1, 17, 64, 100, 33, 100)
     prompts = [[draw.randrange(250) for _ in range(length)] for length in lengths]
     assert_parity(reports(faulty_engine, reference, prompts))
-    ours, theirs = capture(faulty_engine, prompts), capture(wrapper_engine, prompts)
+    ours, theirs = capture(faulty_engine, prompts), capture(native_engine, prompts)
     for patched, native in zip(ours, theirs, strict=True):
         worst = np.abs(native).max(axis=(0, 2))
         assert (np.abs(patched - native).max(axis=(0, 2)) <= 1e-5 * worst).all()

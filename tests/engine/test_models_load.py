@@ -114,6 +114,7 @@ def twin_reference(make: Make, prompts: Path, tmp_path_factory: pytest.TempPathF
     return logprobs("hf_logprobs.py", make("plain", "int4-twin"), prompts, out)
 
 
+@pytest.mark.slow
 def test_wrapper_in_plain_vllm_equals_transformers(
     make: Make, prompts: Path, dense_reference: Logprobs, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_wrapper_in_plain_vllm_equals_transformers(
     assert apart(found, dense_reference) < 4e-5
 
 
+@pytest.mark.slow
 def test_int4_experts_with_the_stand_in_equal_the_dequantised_twin(
     make: Make,
     prompts: Path,

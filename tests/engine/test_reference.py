@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +33,14 @@ def _prompts() -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make(
-        "kimi-k2.5-tiny", tmp_path_factory.mktemp("models") / "plain", architecture="plain"
-    )
+def made(plain_reference: ReferenceHost) -> dict[str, Reference]:
+    return plain_reference.compute(_prompts())
 
 
 @pytest.fixture(scope="module")
-def plain_host(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceHost]:
-    with ReferenceHost(plain, PYTHON, tmp_path_factory.mktemp("plain")) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def made(plain_host: ReferenceHost) -> dict[str, Reference]:
-    return plain_host.compute(_prompts())
-
-
-@pytest.fixture(scope="module")
-def weights(plain: Path) -> dict[str, np.ndarray]:
+def weights(tiny_plain: Path) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
-    for shard in sorted(plain.glob("*.safetensors")):
+    for shard in sorted(tiny_plain.glob("*.safetensors")):
         found |= load_file(shard)
     return {name: value.astype(np.float64) for name, value in found.items()}
 
@@ -196,21 +182,21 @@ def test_the_shipped_prompts_have_few_near_ties(made):
 
 @pytest.mark.parametrize(("ids", "found"), [([], "empty"), ([1, 512], "512"), ([-1], "-1")])
 def test_a_prompt_outside_the_vocabulary_is_refused_and_the_child_lives_on(
-    plain_host, made, ids, found
+    plain_reference, made, ids, found
 ):
     with pytest.raises(UsageError, match=found) as caught:
-        plain_host.compute({"bad": ids})
+        plain_reference.compute({"bad": ids})
     assert caught.value.failure.id == "reference.prompt"
-    assert plain_host.compute({"good": [1, 2]})["good"].token_ids.tolist() == [1, 2]
+    assert plain_reference.compute({"good": [1, 2]})["good"].token_ids.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("key", ["../up", "a/b", "", ".hidden"])
-def test_a_key_that_is_no_plain_file_name_is_refused(plain_host, key):
+def test_a_key_that_is_no_plain_file_name_is_refused(plain_reference, key):
     with pytest.raises(UsageError, match=r"reference\.key"):
-        plain_host.compute({key: [1]})
+        plain_reference.compute({key: [1]})
 
 
-def test_an_int4_checkpoint_is_refused_and_its_twin_serves(tmp_path: Path):
+def test_an_int4_checkpoint_is_refused_for_its_twin(tmp_path: Path):
     int4 = models.make("kimi-k2.5-tiny", tmp_path / "int4", experts="int4")
     with (
         pytest.raises(UsageError, match=r"reference\.quantised") as caught,
@@ -218,14 +204,11 @@ def test_an_int4_checkpoint_is_refused_and_its_twin_serves(tmp_path: Path):
     ):
         pass
     assert "twin" in caught.value.failure.next
-    twin = models.make("kimi-k2.5-tiny", tmp_path / "twin", experts="int4-twin")
-    with ReferenceHost(twin, PYTHON, tmp_path / "out") as host:
-        assert np.isfinite(host.compute({"a": [1, 2, 3]})["a"].hidden_states).all()
 
 
-def test_a_checkpoint_without_one_weight_is_refused(plain: Path, tmp_path: Path):
+def test_a_checkpoint_without_one_weight_is_refused(tiny_plain: Path, tmp_path: Path):
     broken = tmp_path / "broken"
-    shutil.copytree(plain, broken)
+    shutil.copytree(tiny_plain, broken)
     lost = "model.layers.3.mlp.gate.e_score_correction_bias"
     index_file = broken / "model.safetensors.index.json"
     index = json.loads(index_file.read_text())

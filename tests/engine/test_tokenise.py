@@ -157,6 +157,7 @@ def test_our_own_rule_gives_the_rows_of_speculators(host, model, tmp_path: Path,
         assert made[0].turns_without_room == made[1].turns_without_room
 
 
+@pytest.mark.slow
 def test_rows_equal_those_of_speculators_public_function_behind_a_render_server(
     demo, model, tmp_path: Path
 ):

@@ -14,6 +14,9 @@ import pytest
 
 from tests.unit.datasets import HIDDEN, build, make_hidden, make_prompts
 
+# Every day the dataset of a real run is read so (test_command_line.py).
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
 TRAINER = """
 import json, sys, warnings
 from pathlib import Path

@@ -148,6 +148,7 @@ def drive_by_command(folder: Path, plan: Plan, *, timeout_s: float = 600) -> tup
         timeout=timeout_s,
         check=False,
     )
+    (folder / "engine.log").write_text(done.stdout)
     assert done.returncode == 0, done.stdout[-3000:]
     return _outcome(plan, folder), done.stdout
 
