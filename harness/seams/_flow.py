@@ -69,13 +69,21 @@ class Flow:
     _calls: dict[str, list[tuple[ast.Call, Point]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Go through the function."""
-        binds = any(isinstance(part, ast.NamedExpr) for part in walk(self.node))
+        """Go through the function; once more where an expression inside it binds a name."""
+        if self._go(binds=False):
+            self.points.clear()
+            self._calls.clear()
+            self._go(binds=True)
+
+    def _go(self, *, binds: bool) -> bool:
         _Walker(self.points, binds).block(self.node.body, _arguments(self.node), ())
+        found = False
         for point in self.points:
             for part in walk(point.node):
                 if isinstance(part, ast.Call):
                     self._calls.setdefault(_called(part), []).append((part, point))
+                found = found or isinstance(part, ast.NamedExpr)
+        return found and not binds
 
     def calls(self, name: str) -> Iterator[tuple[ast.Call, Point]]:
         """Yield each call of that name with the point at which it stands."""
@@ -164,11 +172,14 @@ class _Walker:
         self._point(node, env, guards)
         if isinstance(node, ENDS):
             return None, guards
-        if self.binds:
-            for part in walk(node):
-                if isinstance(part, ast.NamedExpr):
-                    env = _bind(env, part.target, part.value)
-        return _assign(node, env), guards
+        return _assign(node, self._bound(node, env)), guards
+
+    def _bound(self, node: ast.AST, env: Env) -> Env:
+        """Return the names after the ``(name := value)`` in a statement or a test."""
+        for part in walk(node) if self.binds else ():
+            if isinstance(part, ast.NamedExpr):
+                env = _bind(env, part.target, part.value)
+        return env
 
     def _point(self, node: ast.stmt | ast.expr, env: Env, guards: tuple[Guard, ...]) -> None:
         self.points.append(Point(node, env, guards, self.inner))
@@ -177,6 +188,7 @@ class _Walker:
         self, node: ast.If, env: Env, guards: tuple[Guard, ...]
     ) -> tuple[Env | None, tuple[Guard, ...]]:
         self._point(node.test, env, guards)
+        env = self._bound(node.test, env)
         if isinstance(node.test, ast.Constant):
             return self.block(node.body if node.test.value else node.orelse, env, guards)
         yes, no = Guard(node.test, True, env), Guard(node.test, False, env)
@@ -195,6 +207,7 @@ class _Walker:
         inside = env | {name: (*old, _opaque("_carried")) for name, old in carried.items()}
         if isinstance(node, ast.While):
             self._point(node.test, env, guards)
+            inside = self._bound(node.test, inside)
         else:
             self._point(node.iter, env, guards)
             inside = _bind(inside, node.target, _make("_each", node.iter))

@@ -23,6 +23,8 @@ def targets(classes: Classes) -> str:
     module = classes.tree.module("vllm.config.speculative")
     if module is None or "extract_hidden_states" not in module.text:
         return ABSENT
+    if _WHITELIST not in module.text:
+        return "any"
     for part in statements(module.tree.body):
         if isinstance(part, ast.Assign) and any(last_name(t) == _WHITELIST for t in part.targets):
             kimi = any("kimi" in text for text in strings(part.value))

@@ -47,12 +47,15 @@ def read_surface(
     named = source if isinstance(source, Named) else open_source(source, release=release)
     classes = Classes(Tree(named.source))
     with _no_collection():
-        return Surface(
+        surface = Surface(
             release=named.release,
             build=named.build,
             entries={seam.id: read_entry(classes, seam) for seam in seams},
             probes={name: probe(classes) for name, probe in PROBES.items()},
         )
+        # Gone before the collector is back, which would walk them all once more.
+        del classes
+        return surface
 
 
 def surface_of(name: str) -> Surface:

@@ -16,8 +16,20 @@ ABSENT, UNKNOWN = "absent", "unknown"
 def flow(classes: Classes, module: str, dotted: str) -> Flow | None:
     """Return a function, or a class's method (``Class.method``), gone through; None: no such."""
     cls, _, name = dotted.rpartition(".")
-    node = method(classes, module, cls, name) if cls else function(classes, module, name)
+    if not cls:
+        node = function(classes, module, name)
+    else:
+        # What a class defines itself is found without its bases, which are files to read.
+        node = _own(classes, module, cls, name) or method(classes, module, cls, name)
     return None if node is None else through(classes, node)
+
+
+def _own(classes: Classes, module: str, cls: str, name: str) -> Function | None:
+    found = classes.find(module, cls)
+    for one in found.names.get(name, ()) if found is not None else ():
+        if not one.typing_only and isinstance(one.value, ast.FunctionDef | ast.AsyncFunctionDef):
+            return one.value
+    return None
 
 
 def through(classes: Classes, node: Function) -> Flow:

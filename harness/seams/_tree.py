@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from harness.seams._bindings import Bound, Function, Import, bindings, stars
+from harness.seams._bindings import Bound, Function, Import, stars
+from harness.seams._parts import Names
 from harness.seams._source import PACKAGE, Source
 
 _DEEPEST = 12
@@ -19,7 +20,6 @@ class Module:
     Attributes:
         name: Dotted name.
         is_package: Whether its file is an ``__init__.py``.
-        tree: Its syntax.
         names: What it binds, candidates best first.
         stars: Its star imports.
         text: Its source.
@@ -27,10 +27,18 @@ class Module:
 
     name: str
     is_package: bool
-    tree: ast.Module
-    names: dict[str, list[Bound]]
+    names: Names
     stars: tuple[Import, ...]
     text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        """Its syntax, all of it.
+
+        Raises:
+            SyntaxError: A part that nobody asked for is no Python.
+        """
+        return self.names.tree
 
     def may_give(self, name: str) -> bool:
         """Whether its ``__getattr__`` may give a name that only type checkers see bound.
@@ -88,11 +96,10 @@ class Tree:
             if text is None:
                 continue
             try:
-                tree = ast.parse(text)
+                names = Names.of(text)
             except SyntaxError:
                 return None
-            bound = bindings(tree.body)
-            return Module(name, is_package, tree, bound, tuple(stars(tree.body)), text)
+            return Module(name, is_package, names, tuple(stars(names.rest.body)), text)
         return None
 
     def _lookup(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Found | None:

@@ -1,0 +1,153 @@
+"""Modules read in parts: a function or class of a large file is parsed when it is asked for.
+
+A quarter of what a release's files hold at the seams is never looked at, and parsing is most of
+the time of a reading. Where the parts cannot be told from the lines alone, all is parsed at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from harness.seams._bindings import Bound, bindings
+
+_SMALLEST = 12_000
+"""Characters of a file below which it is parsed at once."""
+_HEAD = re.compile(r"(?:async )?(?:def|class) (\w+)")
+_STARTS = ("def ", "class ", "async def ", "@")
+_EDGE = re.compile(r"^[^\s#)\]}]", re.M)
+"""Where a line begins at the left edge, and neither comments nor closes anything."""
+_ODD_ENDS = ("\r", "\f", "\v")
+_QUOTES = ('"""', "'''")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Lines of one definition: number of the first, counted from nought, and the text."""
+
+    name: str
+    first: int
+    text: str
+
+
+@dataclass
+class Names:
+    """What a module binds, found name by name.
+
+    Attributes:
+        text: Its source.
+        rest: Everything but the parts.
+    """
+
+    text: str
+    rest: ast.Module
+    _parts: dict[str, list[_Part]]
+    _whole: ast.Module | None = None
+    _rest: dict[str, list[Bound]] = field(default_factory=dict)
+    _found: dict[str, list[Bound]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Bind what is parsed already."""
+        self._rest = bindings(self.rest.body)
+
+    @classmethod
+    def of(cls, text: str) -> Names:
+        """Read a module's source.
+
+        Raises:
+            SyntaxError: It is no Python, as far as it is parsed.
+        """
+        parts = _split(text) if len(text) >= _SMALLEST else []
+        if parts:
+            try:
+                return cls(text, ast.parse(_without(text, parts)), _by_name(parts))
+            except SyntaxError:
+                pass  # a part ended in the middle of something
+        whole = ast.parse(text)
+        return cls(text, whole, {}, whole)
+
+    @property
+    def tree(self) -> ast.Module:
+        """The whole module.
+
+        Raises:
+            SyntaxError: It is no Python.
+        """
+        if self._whole is None:
+            self._whole = ast.parse(self.text)
+        return self._whole
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the module binds a name."""
+        return name in self._rest or name in self._parts
+
+    def get(self, name: str, default: Iterable[Bound] = ()) -> Iterable[Bound]:
+        """Return the candidates of a name, best first."""
+        if name not in self._parts:
+            return self._rest.get(name, default)
+        if name not in self._found:
+            self._found[name] = self._bound(name)
+        return self._found[name]
+
+    def _bound(self, name: str) -> list[Bound]:
+        try:
+            body = [node for part in self._parts[name] for node in _parsed(part)]
+            named = [getattr(node, "name", "") for node in body]
+            if set(named) != {name}:
+                raise SyntaxError
+        except SyntaxError:
+            return self._from_all(name)
+        if name in self._rest:
+            body = sorted([*self.rest.body, *body], key=lambda node: node.lineno)
+        return bindings(body).get(name, [])
+
+    def _from_all(self, name: str) -> list[Bound]:
+        try:
+            return bindings(self.tree.body).get(name, [])
+        except SyntaxError:
+            return []
+
+
+def _split(text: str) -> list[_Part]:
+    """Tell the definitions of a module by its lines; none where a text runs over the end of one."""
+    if any(mark in text for mark in _ODD_ENDS):
+        return []  # Python counts lines otherwise
+    parts: list[_Part] = []
+    start, head, first, counted = None, None, 0, 0
+    for edge in [*(found.start() for found in _EDGE.finditer(text)), len(text)]:
+        if start is not None and head is not None:
+            body = text[start:edge]
+            if any(body.count(mark) % 2 for mark in _QUOTES):
+                return []
+            parts.append(_Part(head, first, body))
+            start, head = None, None
+        if start is None and not text.startswith(_STARTS, edge):
+            continue
+        if start is None:
+            first += text.count("\n", counted, edge)
+            start = counted = edge
+        found = _HEAD.match(text, edge)
+        head = found[1] if found else None
+    return parts
+
+
+def _by_name(parts: list[_Part]) -> dict[str, list[_Part]]:
+    found: dict[str, list[_Part]] = {}
+    for part in parts:
+        found.setdefault(part.name, []).append(part)
+    return found
+
+
+def _without(text: str, parts: list[_Part]) -> str:
+    """Return the source with empty lines for its parts."""
+    lines = text.splitlines(keepends=True)
+    for part in parts:
+        count = len(part.text.splitlines())
+        lines[part.first : part.first + count] = ["\n"] * count
+    return "".join(lines)
+
+
+def _parsed(part: _Part) -> list[ast.stmt]:
+    return ast.parse("\n" * part.first + part.text).body
