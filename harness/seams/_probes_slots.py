@@ -7,7 +7,7 @@ import ast
 from harness.seams._arithmetic import Example, NotRead, Number, Pointer
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
-from harness.seams._flow import Flow
+from harness.seams._flow import Flow, Point
 from harness.seams._forms import argument_in, at, bound, fits, forms, keyword
 from harness.seams._reading import ABSENT, UNKNOWN, flow
 from harness.seams._runner import PROPOSER, RUNNER, kept_at, proposals, put_at
@@ -47,7 +47,7 @@ def slot_of(classes: Classes) -> str:
     kernel = flow(classes, _TABLE, "_compute_slot_mapping_kernel") or flow(
         classes, _TABLE, "ComputeSlotMappingKernel.kernel"
     )
-    if found is None:
+    if found is None or not _filled(classes):
         return UNKNOWN
     if kernel is not None:
         right = _launched(found, kernel) and _slots_right(kernel)
@@ -61,6 +61,46 @@ def slot_of(classes: Classes) -> str:
         if len(call.args) == 2
     ]
     return "place in its block" if sums and all(sums) else UNKNOWN
+
+
+def _filled(classes: Classes) -> bool:
+    """Whether each group's table gets the blocks of its own group, behind those that it has."""
+    own = flow(classes, _TABLE, "BlockTable.append_row")
+    new = flow(classes, _TABLE, "BlockTable.add_row")
+    stores = list(own.stored("np")) if own else []
+    start = "self.num_blocks_per_row[arg2]"
+    ids = ("arg1", "self.map_to_kernel_blocks(np.array(arg1), ANY)")
+    right = bool(stores) and all(
+        fits(at(value, point), *ids)
+        and fits(
+            at(target, point),
+            *(f"self.block_table.np[arg2, {start}:{start} + len({one})]" for one in ids),
+        )
+        for target, value, point in stores
+    )
+    each = "_each(enumerate(self.block_tables))"
+    for name in ("append_row", "add_row"):
+        every = flow(classes, _TABLE, f"MultiGroupBlockTable.{name}")
+        calls = list(every.calls(name)) if every else []
+        right = (
+            right
+            and bool(calls)
+            and all(
+                isinstance(call.func, ast.Attribute)
+                and not point.guards
+                and fits(at(call.func.value, point), f"{each}[1]")
+                and _given(call, point, f"arg1[{each}[0]]", "arg2")
+                for call, point in calls
+            )
+        )
+    added = list(new.calls("append_row")) if new else []
+    return right and bool(added) and all(_given(*one, "arg1", "arg2") for one in added)
+
+
+def _given(call: ast.Call, point: Point, *wanted: str) -> bool:
+    return len(call.args) == len(wanted) and all(
+        fits(at(one, point), form) for one, form in zip(call.args, wanted, strict=True)
+    )
 
 
 _BLOCK, _WIDTH = 4, 3
@@ -197,11 +237,20 @@ def _group(classes: Classes) -> str:
     """Say whose cache group's slots the batch's metadata carries to the drafter."""
     built = flow(classes, RUNNER[0], f"{RUNNER[1]}._build_attention_metadata")
     number = "_each(enumerate(self.kv_cache_config.kv_cache_groups))[0]"
-    own = [
-        at(value, point)
+    stores = [
+        (value, point)
         for target, value, point in (built.stored("slot_mapping") if built else ())
         if isinstance(target, ast.Attribute) and last_name(target.value) != "self"
     ]
+    own = [at(value, point) for value, point in stores]
+    # Of the first group it is what the common metadata is made with.
+    others = (f"{number} > 0", f"len({_GROUPS}) == 0")
+    asked = [forms(guard.test, guard.env) for _, point in stores for guard in point.guards]
+    cuts = list(built.calls("unpadded")) if built else []
+    if not all(fits(one, *others) for one in asked) or not all(
+        _given(call, point, "arg1", "arg2") for call, point in cuts
+    ):
+        return UNKNOWN
     if built is None or not own or not all(fits(one, f"ANY[{number}]") for one in own):
         return UNKNOWN
     chosen = [
@@ -210,8 +259,8 @@ def _group(classes: Classes) -> str:
         for guard in point.guards
         if isinstance(point.node, ast.Assign) and "kv_cache_gid ==" in ast.unparse(guard.test)
     ]
-    asked = {text for one in chosen for text in forms(one.test, one.env)}
-    if not fits(asked, f"self.drafter.kv_cache_gid == {number}"):
+    found = {text for one in chosen for text in forms(one.test, one.env)}
+    if not fits(found, f"self.drafter.kv_cache_gid == {number}"):
         return UNKNOWN
     if not _finds_group(classes):
         return UNKNOWN

@@ -186,6 +186,17 @@ BREAKS: dict[str, Break] = {
     "drafter takes another group for its own": native(
         PROPOSER, replaced("self.kv_cache_gid = gid", "self.kv_cache_gid = gid - 1"),
         "native.rows.slots"),
+    "blocks backwards in the table": native(
+        TABLE, replaced("start : start + num_blocks] = block_ids",
+                        "start : start + num_blocks] = block_ids[::-1]"),
+        "native.slots"),
+    "every table gets the first group's blocks": native(
+        TABLE, replaced("append_row(block_ids[i], row_idx)", "append_row(block_ids[0], row_idx)"),
+        "native.slots"),
+    "second group keeps the first one's slots": native(
+        RUNNER, replaced("            if kv_cache_gid > 0:\n                cm.block_table",
+                         "            if kv_cache_gid > 1:\n                cm.block_table"),
+        "native.rows.slots"),
     "positions shifted before the kernel": native(
         TABLE, replaced("            query_start_loc,\n            positions,\n"
                         "            self.block_table.gpu,",
@@ -378,7 +389,8 @@ LIKE_ANOTHER = frozenset({
     "first depth missing", "rows of last hidden states", "state unpacked in another order",
     "buffer read from its second row", "step of one token is passed over",
     "longest prompts are passed over", "slots of the batch from the second on",
-    "slots of the buffer's second half", "rows reversed where it writes",
+    "slots of the buffer's second half", "second group keeps the first one's slots",
+    "rows reversed where it writes",
     "block size of another axis", "cache of an ordinary class",
     "kernel forgets the place in the block", "blocks of another request",
     "slots read by another axis", "output saved with its last token",
