@@ -79,10 +79,11 @@ class Flow:
         _Walker(self.points, binds).block(self.node.body, _arguments(self.node), ())
         found = False
         for point in self.points:
-            for part in walk(point.node):
+            for part in _asked_in(point.node):
                 if isinstance(part, ast.Call):
                     self._calls.setdefault(_called(part), []).append((part, point))
-                found = found or isinstance(part, ast.NamedExpr)
+                else:
+                    found = True
         return found and not binds
 
     def calls(self, name: str) -> Iterator[tuple[ast.Call, Point]]:
@@ -112,6 +113,23 @@ def _arguments(node: Function) -> Env:
     if every and every[0].arg in ("self", "cls"):
         every = every[1:]
     return {one.arg: (Value(_name(f"arg{n}"), {}),) for n, one in enumerate(every, start=1)}
+
+
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store})
+
+
+def _asked_in(node: ast.AST) -> Iterator[ast.Call | ast.NamedExpr]:
+    """Yield calls and binding expressions; most of a tree is names, which are passed over."""
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, ast.Call | ast.NamedExpr):
+            yield part
+        for value in vars(part).values():
+            if type(value) is list:
+                stack += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
+                stack.append(value)
 
 
 def _called(call: ast.Call) -> str:

@@ -38,6 +38,7 @@ EXTENSION = (
 """Names of the extensions of ``harness.inside.worker`` and of speculators 0.3 and 0.4."""
 _RUNNER = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
 _EXECUTOR = ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor")
+_SETS_SIZE = re.compile(r"\.block_size\s*=(?!=)")
 _SORTED = re.compile(r"\bsorted\(\s*[\w.]*num_\w*tokens")
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _LISTED = "DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES"
@@ -244,6 +245,8 @@ def mla_block_size(classes: Classes) -> str:
     module = classes.tree.module("vllm.platforms.cuda")
     if module is None:
         return UNKNOWN
+    if not _SETS_SIZE.search(module.text):
+        return "no"
     given = list(assigned(module.tree.body, "block_size"))
     sizes = [value.value for value in given if isinstance(value, ast.Constant)]
     if 64 in sizes or 128 in sizes:
