@@ -33,7 +33,8 @@ class Session:
     @property
     def shown(self) -> str:
         """Return the call as evidence tells of it, without paths of the machine."""
-        return shlex.join(["pytest", *_ALWAYS, *self.arguments])
+        words = [Path(word).name if word.startswith("/") else word for word in self.arguments]
+        return shlex.join(["pytest", *_ALWAYS, *words])
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 PROMPTS, PLAIN_PROMPTS, LENGTH, REPEATS = 1024, 256, 512, 5
 LEAST_TOKENS = 500_000  # of each repeat
 DISK = Path("/dev/shm")
-# Without a baseline of this key: below the least that one H200 gave (fixtures/evidence,
-# 65,536 tokens a batch, where the last step's files weigh eight times as much as here).
-LEAST_RATIO = {"patched": 0.93, "native": 0.88}
+# Without a baseline of this key: below the least that one H200 gave with 6 layers, where a step is
+# short (fixtures/evidence: 0.972 and 0.889).
+LEAST_RATIO = {"patched": 0.95, "native": 0.87}
 
 
 @dataclass(frozen=True)
