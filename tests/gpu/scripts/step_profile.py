@@ -1,0 +1,115 @@
+"""Where a step's time goes, on the host and on the device; preloaded into the workers by a test.
+
+While the file that ``HARNESS_STEP_PROFILE`` names exists, every step is timed: how long the host is
+in each region, how long between two steps, and how long each kernel runs. When it is gone, the
+sums of all steps are written beside it, as ``.json``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ASKED = Path(os.environ["HARNESS_STEP_PROFILE"])
+TOP = 40
+
+
+class Recorder:
+    """Seconds of each region, step by step; and the device's own profile of all steps."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._ended = 0.0
+        self._steps: list[dict[str, float]] = []
+        self._profile: Any = None
+
+    def look(self) -> None:
+        """Begin or end, as the file says; called at the start of a step."""
+        if ASKED.exists() and not self.on:
+            self.on, self._steps, self._ended = True, [], 0.0
+            kinds = [torch.profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                kinds = [torch.profiler.ProfilerActivity.CUDA]
+            self._profile = torch.profiler.profile(activities=kinds)
+            self._profile.start()
+        elif not ASKED.exists() and self.on:
+            self.on = False
+            self._profile.stop()
+            ASKED.with_suffix(".json").write_text(json.dumps(self.told()))
+        if self.on:
+            now = time.perf_counter()
+            self._steps.append(defaultdict(float))
+            if self._ended:
+                self._steps[-1]["between steps"] = now - self._ended
+
+    def add(self, region: str, seconds: float) -> None:
+        if self.on and self._steps:
+            self._steps[-1][region] += seconds
+            self._ended = time.perf_counter()
+
+    def told(self) -> dict[str, Any]:
+        """Milliseconds a step: medians of the host's regions, means of the kernels."""
+        steps = self._steps[1:]  # the first one starts the profiler
+        regions = {name for step in steps for name in step}
+        host = {
+            name: round(1e3 * statistics.median(step.get(name, 0.0) for step in steps), 3)
+            for name in sorted(regions)
+        }
+        return {"steps": len(steps), "host_ms": host, "device_ms": self._device(len(steps))}
+
+    def _device(self, steps: int) -> dict[str, float]:
+        def spent(event: Any) -> float:
+            on_gpu: float = event.self_device_time_total
+            return on_gpu or event.self_cpu_time_total
+
+        top = sorted(self._profile.key_averages(), key=spent, reverse=True)[:TOP]
+        return {event.key[:120]: round(spent(event) / 1e3 / max(1, steps), 3) for event in top}
+
+
+RECORDER = Recorder()
+
+
+def timed(owner: Any, name: str, region: str, *, begins: bool = False) -> None:
+    """Count the seconds of a method as a region's; one that begins a step looks at the file."""
+    inner = getattr(owner, name)
+
+    @functools.wraps(inner)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if begins:
+            RECORDER.look()
+        started = time.perf_counter()
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            RECORDER.add(region, time.perf_counter() - started)
+
+    setattr(owner, name, call)
+
+
+def install() -> None:
+    from vllm.v1.worker import gpu_model_runner, gpu_worker
+
+    from harness.inside import patched, spool
+
+    timed(gpu_worker.Worker, "execute_model", "execute_model", begins=True)
+    timed(gpu_worker.Worker, "sample_tokens", "sample_tokens")
+    runner = gpu_model_runner.GPUModelRunner
+    timed(runner, "_model_forward", "forward launched")
+    timed(runner, "propose_draft_token_ids", "draft launched")
+    timed(runner, "_bookkeeping_sync", "wait for the device")
+    timed(spool.SpoolWriter, "submit", "spool submit")
+    timed(patched.PatchedCapture, "_keep", "patched keep")
+    try:
+        from harness.inside import connector
+    except ImportError:
+        return  # a release without native capture
+    timed(connector.SpoolConnector, "get_finished", "native get_finished")
+    timed(connector.SpoolConnector, "_copy_part", "native copies")
