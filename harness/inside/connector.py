@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import example_hidden_states_connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -88,7 +89,7 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
     ) -> tuple[bool, dict[str, Any] | None]:
         """Queue the save of a finished request, if it asked for one and ran whole."""
         params = (request.kv_transfer_params or {}).get(PARAMS)
-        delay, out = super().request_finished(request, block_ids)
+        delay, out = super().request_finished(_Quick(request), block_ids)
         pending = self._pending_saves.pop(request.request_id, None)
         if pending is None or params is None or not _ran_whole(request):
             return False, None
@@ -278,8 +279,24 @@ class _Way:
 def _task(
     key: str, rows: torch.Tensor, save: SpoolSave, event: Any, flags: torch.Tensor | None = None
 ) -> SpoolTask:
-    ids = save.token_ids.tolist()
+    ids = save.token_ids.numpy()
     return SpoolTask(key=key, rows=rows, token_ids=ids, wait=event.synchronize, flags=flags)
+
+
+class _Quick:
+    """A request whose prompt is an array.
+
+    The base class makes a tensor of it between two steps, while the device has nothing to do:
+    of a list of 512 that takes 0.3 ms, of an array next to nothing.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        prompt = request.prompt_token_ids
+        self.prompt_token_ids = None if prompt is None else np.asarray(prompt, dtype=np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
 
 
 def _ran_whole(request: Any) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from harness.inside.arguments import NORM, Names, stream_of
@@ -287,7 +288,7 @@ def require_own_rows(
     Raises:
         CaptureError: A row belongs to another token or place.
     """
-    wrong = (ids != torch.tensor(prompt, dtype=ids.dtype)).nonzero()
+    wrong = (ids != torch.from_numpy(np.asarray(prompt, dtype=np.int64))).nonzero()
     if len(wrong):
         row = int(wrong[0])
         raise CaptureError(

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from blake3 import blake3
 
@@ -47,7 +49,7 @@ class SpoolTask:
 
     key: str
     rows: torch.Tensor
-    token_ids: Sequence[int]
+    token_ids: Sequence[int] | npt.NDArray[np.int64]
     wait: Callable[[], None]
     flags: torch.Tensor | None = None
 
@@ -112,8 +114,9 @@ class SpoolWriter:
     def _write(self, task: SpoolTask) -> dict[str, Any]:
         rows = task.rows.contiguous()
         tokens, columns, hidden = rows.shape
-        ids = torch.tensor(list(task.token_ids), dtype=torch.int64)
-        id_bytes = ids.numpy().tobytes()
+        # Not torch.tensor: of a list of 512 it takes 0.3 ms, and holds the interpreter's lock.
+        ids = np.asarray(task.token_ids, dtype="<i8")
+        id_bytes = ids.tobytes()
         body = memoryview(rows.view(-1).view(torch.uint8).numpy())
         header = _header(_DTYPES[rows.dtype], (tokens, columns, hidden), len(body), len(ids))
         digest = blake3()

@@ -27,9 +27,14 @@ def run(script: str, *arguments: str) -> Any:
 
 
 def test_only_saved_requests_are_reported_as_sent_and_once() -> None:
-    first, second = run("connector_reports.py")
+    first, second, _ = run("connector_reports.py")
     assert first == [["saved"], None]  # neither a request without capture nor an aborted one
     assert second == [None, None]
+
+
+def test_a_whole_request_is_saved_with_its_own_tokens_and_a_cut_one_is_not() -> None:
+    *_, found = run("connector_reports.py")
+    assert found == {"whole": [True, "k", [163_000, 5, 7]], "cut": [False]}
 
 
 @pytest.mark.parametrize(

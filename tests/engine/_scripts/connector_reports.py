@@ -1,4 +1,4 @@
-"""Prints what our connector reports as sent, on a rank that does not write.
+"""Prints what our connector reports as sent, on a rank that does not write, and what it saves.
 
 In a process of its own: the base class needs vllm imported.
 """
@@ -21,7 +21,26 @@ def main() -> None:
     made._step = connector._Step(made._copy)
     made._submit_async_write(SimpleNamespace(req_id="saved"))
     said = [made.get_finished({"saved", "plain"}), made.get_finished({"saved"})]
-    print(json.dumps([[None if part is None else sorted(part) for part in one] for one in said]))
+    told = [[None if part is None else sorted(part) for part in one] for one in said]
+    print(json.dumps([*told, finished(made)]))
+
+
+def finished(made: Any) -> dict[str, Any]:
+    """What is to be saved of a request that has ended, and of one that was cut off."""
+    made._pending_saves, found = {}, {}
+    made._request_filenames = {"whole": "whole.safetensors", "cut": "cut.safetensors"}
+    for name, computed in (("whole", 3), ("cut", 2)):
+        request = SimpleNamespace(
+            request_id=name,
+            prompt_token_ids=[163_000, 5, 7],
+            num_computed_tokens=computed,
+            status=SimpleNamespace(name="FINISHED_LENGTH_CAPPED"),
+            kv_transfer_params={connector.PARAMS: {"key": "k", "columns": [1, 0]}},
+        )
+        delayed, _ = made.request_finished(request, [4])
+        save = made._pending_saves.get(name)
+        found[name] = [delayed] if save is None else [delayed, save.key, save.token_ids.tolist()]
+    return found
 
 
 if __name__ == "__main__":
