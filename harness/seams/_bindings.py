@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """A name that another module gives.
 
     Attributes:
@@ -28,8 +27,7 @@ class Import:
     name: str | None
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """One binding of a name.
 
     Attributes:
@@ -61,6 +59,8 @@ def stars(body: Iterable[ast.stmt]) -> list[Import]:
 
 
 def _order(candidates: list[Bound]) -> list[Bound]:
+    if len(candidates) == 1:
+        return candidates
     # Of plain bindings the last one wins; of fallbacks the first that can be had.
     plain = [bound for bound in candidates if not bound.fallback and not bound.typing_only]
     fallback = [bound for bound in candidates if bound.fallback and not bound.typing_only]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.seams._bindings import Bound, Function, bindings, last_name
+from harness.seams._later import text_of
+from harness.seams._slices import may_store, stored
 from harness.seams._tree import Found, Tree
 from harness.seams._walk import statements
 
@@ -64,7 +66,9 @@ class Classes:
     tree: Tree
     _classes: dict[tuple[str, str], Class] = field(default_factory=dict)
     _orders: dict[tuple[str, str], list[Class]] = field(default_factory=dict)
-    _assigned: dict[tuple[str, str], dict[str, Assignment]] = field(default_factory=dict)
+    _assigned: dict[tuple[str, str], dict[Function, dict[str, ast.expr | None]]] = field(
+        default_factory=dict
+    )
     fields: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """What ``fields_of`` found before: a class is asked for each of its fields."""
     flows: dict[int, Any] = field(default_factory=dict)
@@ -117,18 +121,31 @@ class Classes:
 
     def assignment(self, cls: Class, attribute: str) -> Assignment | None:
         """Return where an instance attribute is assigned: first in ``__init__``, then anywhere."""
-        tables = (self._assignments(one) for one in self.order(cls))
-        return next((table[attribute] for table in tables if attribute in table), None)
+        found = (self._assigned_in(one, attribute) for one in self.order(cls))
+        return next((one for one in found if one is not None), None)
 
-    def _assignments(self, cls: Class) -> dict[str, Assignment]:
-        key = (cls.module, cls.name)
-        if key not in self._assigned:
-            table: dict[str, Assignment] = {}
-            for method in sorted(_methods(cls), key=lambda method: method.name != "__init__"):
-                for name, value in _targets(method):
-                    table.setdefault(name, Assignment(cls, method.name, value))
-            self._assigned[key] = table
-        return self._assigned[key]
+    def _assigned_in(self, cls: Class, attribute: str) -> Assignment | None:
+        for method in sorted(_methods(cls), key=lambda method: method.name != "__init__"):
+            source = text_of(method)
+            if source is not None:
+                if not may_store(source, attribute):
+                    continue
+                value = stored(source, attribute)
+                if value is not None:
+                    return Assignment(cls, method.name, value)
+            table = self._stores(cls, method)
+            if attribute in table:
+                return Assignment(cls, method.name, table[attribute])
+        return None
+
+    def _stores(self, cls: Class, method: Function) -> dict[str, ast.expr | None]:
+        tables = self._assigned.setdefault((cls.module, cls.name), {})
+        if method not in tables:
+            table: dict[str, ast.expr | None] = {}
+            for name, value in _targets(method):
+                table.setdefault(name, value)
+            tables[method] = table
+        return tables[method]
 
     def _base(self, cls: Class, base: ast.expr) -> Found | None:
         if isinstance(base, ast.Subscript):

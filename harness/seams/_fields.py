@@ -112,7 +112,9 @@ def _own(cls: Class, keyword_only: bool) -> Iterator[Field]:
             field = _field(name, node.value)
             if annotation == "InitVar":
                 field = replace(field, kind="initvar")
-            yield replace(field, keyword_only=field.keyword_only or keyword_only)
+            if keyword_only and not field.keyword_only:
+                field = replace(field, keyword_only=True)
+            yield field
 
 
 def _annotation(node: ast.expr) -> str:

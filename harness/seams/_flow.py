@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.seams._bindings import Function
-from harness.seams._walk import statements, walk
+from harness.seams._walk import LEAVES, statements, walk
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _HARMLESS = frozenset({"wait_event", "wait_stream", "record", "record_stream", "synchronize"})
@@ -115,9 +115,6 @@ def _arguments(node: Function) -> Env:
     return {one.arg: (Value(_name(f"arg{n}"), {}),) for n, one in enumerate(every, start=1)}
 
 
-_LEAVES = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store})
-
-
 def _asked_in(node: ast.AST) -> Iterator[ast.Call | ast.NamedExpr]:
     """Yield calls and binding expressions; most of a tree is names, which are passed over."""
     stack = [node]
@@ -128,7 +125,7 @@ def _asked_in(node: ast.AST) -> Iterator[ast.Call | ast.NamedExpr]:
         for value in vars(part).values():
             if type(value) is list:
                 stack += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
+            elif isinstance(value, ast.AST) and type(value) not in LEAVES:
                 stack.append(value)
 
 

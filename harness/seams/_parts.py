@@ -12,24 +12,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.seams._bindings import Bound, bindings
+from harness.seams._later import outlined
+from harness.seams._lines import Span, edges, texts
 
-_SMALLEST = 12_000
+_SMALLEST = 3_000
 """Characters of a file below which it is parsed at once."""
 _HEAD = re.compile(r"(?:async )?(?:def|class) (\w+)")
 _STARTS = ("def ", "class ", "async def ", "@")
-_EDGE = re.compile(r"^[^\s#)\]}]", re.M)
+_EDGE = re.compile(r"\n[^\s#)\]}]")
 """Where a line begins at the left edge, and neither comments nor closes anything."""
-_ODD_ENDS = ("\r", "\f", "\v")
-_QUOTES = ('"""', "'''")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Lines of one definition: number of the first, counted from nought, and the text."""
+    """Lines of one definition: number and place of the first, from nought, and the text."""
 
     name: str
     first: int
+    start: int
     text: str
+    held: list[Span]
 
 
 @dataclass
@@ -53,20 +55,24 @@ class Names:
         self._rest = bindings(self.rest.body)
 
     @classmethod
-    def of(cls, text: str) -> Names:
+    def of(cls, text: str, *, whole: bool = False) -> Names:
         """Read a module's source.
+
+        Args:
+            text: The source.
+            whole: Parse all of it now.
 
         Raises:
             SyntaxError: It is no Python, as far as it is parsed.
         """
-        parts = _split(text) if len(text) >= _SMALLEST else []
+        parts = _split(text) if len(text) >= _SMALLEST and not whole else []
         if parts:
             try:
                 return cls(text, ast.parse(_without(text, parts)), _by_name(parts))
             except SyntaxError:
                 pass  # a part ended in the middle of something
-        whole = ast.parse(text)
-        return cls(text, whole, {}, whole)
+        tree = ast.parse(text)
+        return cls(text, tree, {}, tree)
 
     @property
     def tree(self) -> ast.Module:
@@ -111,17 +117,15 @@ class Names:
 
 
 def _split(text: str) -> list[_Part]:
-    """Tell the definitions of a module by its lines; none where a text runs over the end of one."""
-    if any(mark in text for mark in _ODD_ENDS):
-        return []  # Python counts lines otherwise
+    """Tell the definitions of a module by its lines; none where they do not tell them."""
+    held = texts(text)
+    if held is None:
+        return []
     parts: list[_Part] = []
     start, head, first, counted = None, None, 0, 0
-    for edge in [*(found.start() for found in _EDGE.finditer(text)), len(text)]:
+    for edge in [*edges(text, _EDGE, held), len(text)]:
         if start is not None and head is not None:
-            body = text[start:edge]
-            if any(body.count(mark) % 2 for mark in _QUOTES):
-                return []
-            parts.append(_Part(head, first, body))
+            parts.append(_Part(head, first, start, text[start:edge], held))
             start, head = None, None
         if start is None and not text.startswith(_STARTS, edge):
             continue
@@ -142,12 +146,15 @@ def _by_name(parts: list[_Part]) -> dict[str, list[_Part]]:
 
 def _without(text: str, parts: list[_Part]) -> str:
     """Return the source with empty lines for its parts."""
-    lines = text.splitlines(keepends=True)
+    pieces, last = [], 0
     for part in parts:
-        count = len(part.text.splitlines())
-        lines[part.first : part.first + count] = ["\n"] * count
-    return "".join(lines)
+        pieces += [text[last : part.start], "\n" * part.text.count("\n")]
+        last = part.start + len(part.text)
+    return "".join([*pieces, text[last:]])
 
 
 def _parsed(part: _Part) -> list[ast.stmt]:
-    return ast.parse("\n" * part.first + part.text).body
+    start, end = part.start, part.start + len(part.text)
+    inside = [(a - start, b - start) for a, b in part.held if start <= a < end]
+    found = outlined(part.text, part.first, inside)
+    return found or ast.parse("\n" * part.first + part.text).body

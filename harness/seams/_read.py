@@ -45,7 +45,16 @@ def read_surface(
         NotComparable: ``seams.no-release``, ``seams.no-answer``.
     """
     named = source if isinstance(source, Named) else open_source(source, release=release)
-    classes = Classes(Tree(named.source))
+    asked = tuple(seams)
+    try:
+        return _read(named, asked, Tree(named.source))
+    except SyntaxError:
+        # A method that was put off is no Python, and so its module is none.
+        return _read(named, asked, Tree(named.source, whole=True))
+
+
+def _read(named: Named, seams: Iterable[Seam], tree: Tree) -> Surface:
+    classes = Classes(tree)
     with _no_collection():
         surface = Surface(
             release=named.release,

@@ -45,13 +45,21 @@ def methods_with(classes: Classes, cls: Class, text: str) -> Iterator[Function]:
     """Yield the methods of a class and its bases in whose lines a text stands."""
     for one in classes.order(cls):
         module = classes.tree.module(one.module)
-        lines = module.text.splitlines() if module is not None and text in module.text else []
-        places = [n for n, line in enumerate(lines, start=1) if text in line]
+        places = list(_lines_with(text, module.text)) if module is not None else []
         for node in one.node.body if places else []:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
                 node.lineno <= n <= (node.end_lineno or 0) for n in places
             ):
                 yield node
+
+
+def _lines_with(text: str, source: str) -> Iterator[int]:
+    place, line = source.find(text), 1
+    before = 0
+    while place >= 0:
+        line += source.count("\n", before, place)
+        yield line
+        before, place = place, source.find(text, place + 1)
 
 
 def is_one_of(words: dict[str, bool]) -> str:

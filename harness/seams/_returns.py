@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from harness.seams._bindings import Function, last_name
+from harness.seams._later import text_of
+from harness.seams._slices import returned
 from harness.seams._walk import returns
 
 _SHAPES: dict[type[ast.expr], str] = {
@@ -26,7 +28,10 @@ def shapes(node: Function) -> str:
     ``value`` is whatever a name, a call or a calculation gives: its shape is not told. A body
     that only raises, and one without ``return``, is ``none``.
     """
-    found = {shape for part in returns(node) for shape in _of(part.value)} or {"none"}
+    source = text_of(node)
+    told = None if source is None else returned(source)
+    values = [part.value for part in returns(node)] if told is None else told
+    found = {shape for value in values for shape in _of(value)} or {"none"}
     text = "|".join(sorted(found))
     return f"async {text}" if isinstance(node, ast.AsyncFunctionDef) else text
 

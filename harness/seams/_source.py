@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from harness.errors import NotComparable, UsageError
+from harness.seams._wheel import content, places
 
 _BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
@@ -79,8 +80,12 @@ class ZipSource:
 
     def __init__(self, wheel: Path) -> None:
         self._wheel = wheel
-        self._zip = zipfile.ZipFile(wheel)
-        self._names = frozenset(self._zip.namelist())
+        self._file = wheel.open("rb")
+        self._places = places(self._file, f"{PACKAGE}/".encode())
+        self._zip = zipfile.ZipFile(self._file) if self._places is None else None
+        self._names = (
+            frozenset(self._places or ()) if self._zip is None else frozenset(self._zip.namelist())
+        )
 
     @property
     def where(self) -> str:
@@ -91,7 +96,12 @@ class ZipSource:
         """Return a member's text, or None."""
         if path not in self._names:
             return None
+        found = content(self._file, self._places[path]) if self._places is not None else None
+        if found is not None:
+            return _text(found)
         try:
+            # It says what is wrong with a member that is not as the directory says.
+            self._zip = self._zip or zipfile.ZipFile(self._file)
             return _text(self._zip.read(path))
         except _BROKEN as error:
             raise _broken(self._wheel, error) from error

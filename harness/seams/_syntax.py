@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 from harness.seams._bindings import Function
 from harness.seams._classes import Classes
+from harness.seams._later import may_hold, text_of
+from harness.seams._slices import given
 from harness.seams._walk import statements, walk
 
 
@@ -32,7 +34,7 @@ def holds(node: ast.AST, test: Callable[[ast.AST], bool]) -> bool:
 
 def mentions(node: ast.AST, name: str) -> bool:
     """Whether a definition uses a name: variable, attribute, argument or text."""
-    return holds(
+    return may_hold(node, name) and holds(
         node,
         lambda part: (
             (isinstance(part, ast.Name) and part.id == name)
@@ -44,6 +46,13 @@ def mentions(node: ast.AST, name: str) -> bool:
 
 def assigned(body: list[ast.stmt], attribute: str) -> Iterator[ast.expr]:
     """Yield what a body assigns to an attribute of that name, of any object."""
+    for node in body:
+        source = text_of(node)
+        told = None if source is None else given(source, attribute)
+        yield from _assigned([node], attribute) if told is None else told
+
+
+def _assigned(body: list[ast.stmt], attribute: str) -> Iterator[ast.expr]:
     for part in statements(body):
         if isinstance(part, ast.Assign):
             for target in part.targets:

@@ -74,9 +74,15 @@ class Found:
 
 @dataclass
 class Tree:
-    """The modules of one release, parsed when first asked for."""
+    """The modules of one release, parsed when first asked for.
+
+    Attributes:
+        source: Its files.
+        whole: Parse each module at once and not in parts.
+    """
 
     source: Source
+    whole: bool = False
     _cache: dict[str, Module | None] = field(default_factory=dict)
 
     def module(self, name: str) -> Module | None:
@@ -96,7 +102,7 @@ class Tree:
             if text is None:
                 continue
             try:
-                names = Names.of(text)
+                names = Names.of(text, whole=self.whole)
             except SyntaxError:
                 return None
             return Module(name, is_package, names, tuple(stars(names.rest.body)), text)

@@ -6,14 +6,24 @@ import ast
 from collections.abc import Iterator
 
 from harness.seams._bindings import Function
+from harness.seams._later import parse_bodies
+
+LEAVES = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store})
+"""Nodes with nothing in them that anybody asks for."""
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and everything in it, in no order; half the time of ``ast.walk``."""
+    """Yield a node and everything in it, in no order; a third of the time of ``ast.walk``.
+
+    Whether a name is read or bound (``ctx``) is left out.
+    """
+    parse_bodies(node)
     stack = [node]
     while stack:
         part = stack.pop()
         yield part
+        if type(part) in LEAVES:
+            continue
         for value in vars(part).values():
             if isinstance(value, list):
                 stack += [one for one in value if isinstance(one, ast.AST)]

@@ -49,8 +49,13 @@ def test_parts_bind_what_the_whole_does(shape: str, monkeypatch: pytest.MonkeyPa
 
 def _told(bound: object) -> object:
     value = getattr(bound, "value", None)
-    dumped = ast.dump(value, include_attributes=True) if isinstance(value, ast.AST) else value
-    return dumped, getattr(bound, "fallback", None), getattr(bound, "typing_only", None)
+    dumped = ast.dump(value) if isinstance(value, ast.AST) else value
+    # What is inside a method has lines of its own.
+    lines = [
+        (one.lineno, one.end_lineno) for one in (value, *getattr(value, "body", ()))
+        if isinstance(value, ast.ClassDef) and isinstance(one, ast.FunctionDef)
+    ]  # fmt: skip
+    return dumped, lines, getattr(bound, "fallback", None), getattr(bound, "typing_only", None)
 
 
 def test_part_that_is_no_python_binds_nothing_and_breaks_no_other(
