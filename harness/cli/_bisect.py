@@ -13,7 +13,6 @@ from rich.markup import escape
 from harness.cli._outcome import print_json, say
 from harness.errors import UsageError
 from harness.gate.bisect import VERDICT, Check, Turn, between, first_turn, static_check
-from harness.gate.cpu import engine_check, own_workplace
 from harness.gate.static import GENERATIONS
 from harness.seams import recorded, releases
 
@@ -45,6 +44,9 @@ def _engine(check: str) -> Iterator[Check]:
             where="--check",
             next="leave --rungs out for checks of the files alone",
         )
+    # It imports engines and models, which checks of the files alone do not need.
+    from harness.gate.cpu import engine_check, own_workplace
+
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         place = own_workplace(Path(folder))
         capture = None if check == VERDICT else check

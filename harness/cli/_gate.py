@@ -15,7 +15,6 @@ from harness.cli._outcome import command, print_json
 from harness.errors import UsageError
 from harness.gate.bisect import VERDICT
 from harness.gate.candidate import Candidate, candidate_of, known, known_good, version_named
-from harness.gate.engine_suite import prompts
 from harness.gate.evidence import Evidence, keep, read_all, require_folder
 from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.report import require_target, save
@@ -152,12 +151,19 @@ def gate(
         if evidence is not None and one.proves:
             keep(evidence, one.figures)
     if report is not None:
-        save(report, result, recorded, prompts=prompts() if report_prompts else None)
+        save(report, result, recorded, prompts=_prompts() if report_prompts else None)
     if json_output:
         print_json(result.to_json())
     else:
         show(result)
     raise typer.Exit(int(result.verdict.exit_code))
+
+
+def _prompts() -> dict[str, list[int]]:
+    # It imports engines and models, which rung static does not need.
+    from harness.gate.engine_suite import prompts
+
+    return prompts()
 
 
 @contextmanager

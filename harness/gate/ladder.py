@@ -1,4 +1,7 @@
-"""The ladder: rung after rung, each with a climber, and the answer that they make together."""
+"""The ladder: rung after rung, each with a climber, and the answer that they make together.
+
+A climber imports its rung when it climbs: rung static answers before the others are imported.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import NotComparable
-from harness.gate import cpu, gpu, mock
 from harness.gate.candidate import Candidate
 from harness.gate.scale import Rung, RungResult, RungStatus, Verdict, worst
 from harness.gate.static import StaticAnswer, judge
@@ -37,10 +39,14 @@ Climber = Callable[[Task], RungResult]
 
 
 def _mock(task: Task) -> RungResult:
+    from harness.gate import mock
+
     return mock.climb(task.candidate.surface)
 
 
 def _cpu(task: Task) -> RungResult:
+    from harness.gate import cpu
+
     release = task.candidate.side.release
     with tempfile.TemporaryDirectory(prefix="harness-cpu-") as folder:
         try:
@@ -51,10 +57,13 @@ def _cpu(task: Task) -> RungResult:
     return result
 
 
-def with_gpus(rung: Rung, options: gpu.GpuOptions) -> Climber:
+def _with_gpus(rung: Rung, model: Path | None, ranks: int | None) -> Climber:
     """Return the climber of rung gpu or full with what the user named."""
 
     def climber(task: Task) -> RungResult:
+        from harness.gate import gpu
+
+        options = gpu.GpuOptions(model, ranks or (gpu.RANKS if rung is Rung.FULL else 1))
         return gpu.climb(rung, task.candidate.surface, task.python, options)
 
     return climber
@@ -70,13 +79,11 @@ def climbers_with(
         model: Checkpoint for rung full; None: it is skipped.
         ranks: GPUs that share a model; None: 1 for rung gpu, 8 for rung full.
     """
-    small = gpu.GpuOptions(slice_, ranks or 1)
-    whole = gpu.GpuOptions(model, ranks or gpu.RANKS)
     return {
         Rung.MOCK: _mock,
         Rung.CPU: _cpu,
-        Rung.GPU: with_gpus(Rung.GPU, small),
-        Rung.FULL: with_gpus(Rung.FULL, whole),
+        Rung.GPU: _with_gpus(Rung.GPU, slice_, ranks),
+        Rung.FULL: _with_gpus(Rung.FULL, model, ranks),
     }
 
 

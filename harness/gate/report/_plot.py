@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
+from html import escape
 
 from harness.gate.report._view import Series
 
@@ -88,7 +88,7 @@ def _line(frame: _Frame, one: Series, colour: str) -> list[str]:
     places = [(frame.x(depth), frame.y(error)) for depth, error in sorted(one.points.items())]
     path = " ".join(f"{x},{y}" for x, y in places)
     dots = "".join(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in places)
-    name = f"<title>{escape(one.name)}</title>"
+    name = f"<title>{escape(one.name, quote=False)}</title>"
     return [f'<g><polyline points="{path}" fill="none" stroke="{colour}"/>{dots}{name}</g>']
 
 
