@@ -19,11 +19,13 @@ if [ $# -gt 0 ] && [ "$1" != -- ]; then out=$1; shift; fi
 if [ $# -gt 0 ] && [ "$1" = -- ]; then shift; fi
 mkdir -p "$out/evidence"
 
+code=0
 harness gate --python "$python" ${known:+--from "$known"} --rungs static,mock,gpu \
-    --evidence "$out/evidence" --report "$out/gate.html" "$@" --json > "$out/gate.json"
+    --evidence "$out/evidence" --report "$out/gate.html" "$@" --json > "$out/gate.json" || code=$?
 
-# What the files alone allow is no proof on this card.
+# Why no engine was run is told; what the files alone allow is no proof on this card.
 if ! grep -Eq '"rung": "(gpu|full)", "status": "passed"' "$out/gate.json"; then
     grep -Eo '"rung": "(gpu|full)", "status": "skipped", "reason": "[^"]*"' "$out/gate.json" >&2 || :
-    exit 4
+    [ "$code" -ne 0 ] || code=4
 fi
+exit "$code"

@@ -132,7 +132,9 @@ def run_gate(
     return GateResult(
         candidate=candidate.side,
         known=known.side,
-        generations=tuple(_rest(one, results, reason) for one in static.generations),
+        generations=tuple(
+            _owed(_rest(one, results, reason), results, wanted) for one in static.generations
+        ),
         consumers=static.consumers,
         seams=static.seams,
         probes=static.probes,
@@ -223,3 +225,17 @@ def _rest(
             verdict = Verdict.OK_WITH_PATCHES if generation.patches.needed else Verdict.OK
             reasons.append(f"rung {one.rung}: {one.reason}")
     return replace(generation, verdict=verdict, rung=rung, reasons=tuple(reasons))
+
+
+def _owed(
+    generation: GenerationVerdict, results: list[RungResult], wanted: set[Rung]
+) -> GenerationVerdict:
+    """Let nothing be green while a rung that was asked for was not climbed.
+
+    Whoever names a rung wants its proof; an exit code of 0 without it is taken for it.
+    """
+    owed = [one for one in results if one.rung in wanted and not one.ran]
+    if not owed or not generation.verdict.green:
+        return generation
+    reasons = tuple(f"rung {one.rung} was asked for and not climbed: {one.reason}" for one in owed)
+    return replace(generation, verdict=Verdict.UNKNOWN, reasons=(*generation.reasons, *reasons))

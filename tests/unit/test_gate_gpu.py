@@ -288,7 +288,7 @@ def gate(**climbed: Any) -> GateResult:
     known = candidate.known("0.32.0")
     asked = candidate.known("0.33.0")
     climbers = {Rung(name): lambda task, one=one: one for name, one in climbed.items()}
-    return run_gate(asked, known, rungs=list(Rung), climbers=climbers)
+    return run_gate(asked, known, rungs=climbers, climbers=climbers)
 
 
 @pytest.mark.parametrize("rung", [Rung.CPU, Rung.GPU, Rung.FULL])
@@ -300,16 +300,28 @@ def test_a_rung_that_ran_and_cannot_tell_leaves_nothing_green(rung: Rung) -> Non
     assert int(result.verdict.exit_code) == 4
 
 
-def test_a_skipped_rung_leaves_the_verdict_on_the_rung_below() -> None:
-    skipped = RungResult(Rung.GPU, RungStatus.SKIPPED, "no GPU")
-    result = gate(gpu=skipped)
+@pytest.mark.parametrize("rung", list(Rung)[1:])
+def test_a_rung_that_was_asked_for_and_is_skipped_leaves_nothing_green(rung: Rung) -> None:
+    result = gate(**{rung: RungResult(rung, RungStatus.SKIPPED, "no such thing here")})
     assert result.rung is Rung.STATIC
-    assert result.verdict is Verdict.OK_WITH_PATCHES
+    assert result.verdict is Verdict.UNKNOWN
+    said = f"rung {rung} was asked for and not climbed: no such thing here"
+    assert all(said in one.reasons for one in result.generations)
 
 
-def test_command_without_gpus_says_why_and_rests_on_rung_static() -> None:
+def test_rungs_that_nobody_asked_for_or_that_a_failure_ended_are_owed_to_nobody() -> None:
+    assert gate().verdict is Verdict.OK_WITH_PATCHES
+    failed = RungResult(
+        Rung.CPU, RungStatus.FAILED, "rows", 1.0, verdicts={"native": Verdict.REGRESSED}
+    )
+    result = gate(cpu=failed, gpu=failed)
+    assert result.verdict is Verdict.REGRESSED
+    assert not any("asked for" in one for one in result.generation("native").reasons)
+
+
+def test_command_without_gpus_says_why_and_is_not_green() -> None:
     done = CliRunner().invoke(app, ["gate", "0.33.0", "--rungs", "static,gpu,full", "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 4, done.output
     said = json.loads(done.stdout)
     rungs = {one["rung"]: one for one in said["rungs"]}
     assert (rungs["gpu"]["status"], rungs["full"]["status"]) == ("skipped", "skipped")
@@ -327,10 +339,10 @@ def test_options_of_the_command_reach_the_rungs(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(gpu, "climb", climb)
     words = ["gate", "0.33.0", "--rungs", "gpu,full", "--slice", "small", "--model", "whole"]
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, words).exit_code == 4
     assert (found[Rung.GPU].model, found[Rung.GPU].ranks) == (Path("small"), 1)
     assert (found[Rung.FULL].model, found[Rung.FULL].ranks) == (Path("whole"), 8)
-    assert CliRunner().invoke(app, [*words, "-tp", "4"]).exit_code == 0
+    assert CliRunner().invoke(app, [*words, "-tp", "4"]).exit_code == 4
     assert (found[Rung.GPU].ranks, found[Rung.FULL].ranks) == (4, 4)
     assert set(climbers_with()) == set(Rung) - {Rung.STATIC}
 
@@ -350,7 +362,7 @@ def test_what_a_rung_proved_is_kept_where_the_command_is_told(
     folder = tmp_path / "new" / "evidence"
     words = ["gate", "0.33.0", "--rungs", "gpu,full", "--evidence", str(folder)]
     done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 4, done.output
     (file,) = folder.iterdir()
     assert file.name.endswith("-gpu-vllm-0.33.0-cuda.json")
     (one,) = read_all(folder)

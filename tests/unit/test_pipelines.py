@@ -131,6 +131,7 @@ def box(
         text=True,
         check=False,
     )
+    sys.stderr.write(done.stderr)
     return done.returncode, notes.read_text().splitlines() if notes.exists() else []
 
 
@@ -163,6 +164,15 @@ def test_box_ends_with_the_gates_exit_code(tmp_path: Path, code: int) -> None:
 )
 def test_box_where_no_engine_was_run_is_not_allowed(tmp_path: Path, rung: str, code: int) -> None:
     assert box(tmp_path, rung=rung)[0] == code
+
+
+def test_box_says_why_no_engine_was_run_whatever_the_gate_ends_with(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rung = '"rung": "gpu", "status": "skipped", "reason": "preflight DIRTY"'
+    code, _ = box(tmp_path, rung=rung, gate=4)
+    assert code == 4
+    assert "preflight DIRTY" in capfd.readouterr().err
 
 
 def test_box_looks_for_rungs_as_the_gate_writes_them() -> None:
