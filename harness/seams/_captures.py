@@ -48,7 +48,7 @@ def hands_on(node: Function, argument: str) -> bool:
 
 def _given(node: ast.AST) -> Iterator[ast.expr]:
     for part in walk(node):
-        if isinstance(part, ast.Assign):
+        if isinstance(part, ast.Assign) and all(_is_wanted(one) for one in part.targets):
             yield part.value
         elif isinstance(part, ast.Call) and last_name(part.func).endswith(f"set_{_WANTED}"):
             yield from part.args

@@ -13,6 +13,7 @@ from harness.seams._walk import walk
 ABSENT, UNKNOWN = "absent", "unknown"
 _DEEPSEEK = "vllm.model_executor.models.deepseek_v2"
 _KIMI = ("vllm.model_executor.models.kimi_k25", "KimiK25ForConditionalGeneration")
+_CAUSAL = "DeepseekV2ForCausalLM"
 _WANTED, _HELPER = "aux_hidden_state_layers", "_maybe_add_hidden_state"
 
 
@@ -33,7 +34,7 @@ def kimi_language_model(classes: Classes) -> str:
 
 def deepseek_eagle3(classes: Classes) -> str:
     """Does ``DeepseekV2ForCausalLM`` declare ``SupportsEagle3``?"""
-    return _declares(classes, _DEEPSEEK, "DeepseekV2ForCausalLM")
+    return _declares(classes, _DEEPSEEK, _CAUSAL)
 
 
 def kimi_eagle3(classes: Classes) -> str:
@@ -65,7 +66,7 @@ def capture(classes: Classes) -> str:
         return UNKNOWN
     if not mentions(node, _WANTED) and not mentions(node, _HELPER):
         return "none"
-    if any(_shifts(classes, *place) for place in (_KIMI, (_DEEPSEEK, "DeepseekV2ForCausalLM"))):
+    if not all(_reached(classes, *place) for place in (_KIMI, (_DEEPSEEK, _CAUSAL))):
         return UNKNOWN
     if mentions(node, _HELPER):
         on = any(_counts_on(part) for part in walk(node))
@@ -114,12 +115,24 @@ def _declares(classes: Classes, module: str, name: str) -> str:
     return "yes" if any(one.name == "SupportsEagle3" for one in classes.order(cls)) else "no"
 
 
-def _shifts(classes: Classes, module: str, name: str) -> bool:
-    """Whether a class has a setter of its own that keeps or hands on other ids than it is told."""
+def _reached(classes: Classes, module: str, name: str) -> bool:
+    """Whether the ids that a class is told reach ``DeepseekV2Model`` as they are.
+
+    The protocol's own setter asserts that the model shares vLLM's capture: with another model a
+    class needs one of its own.
+    """
     cls = classes.find(module, name)
-    setter = method(classes, module, name, f"set_{_WANTED}")
-    own = cls is not None and setter is not None and setter in cls.node.body
-    return own and setter is not None and not hands_on(setter, "layers")
+    if cls is None:
+        return module != _DEEPSEEK
+    member = classes.member(cls, f"set_{_WANTED}")
+    setter = None if member is None else member.value
+    if member is None or not isinstance(setter, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    if member.owner.name == "SupportsEagle3":
+        model = classes.find(_DEEPSEEK, "DeepseekV2Model")
+        bases = classes.order(model) if model is not None else ()
+        return any(one.name == "EagleModelMixin" for one in bases)
+    return hands_on(setter, "layers")
 
 
 PROBES = {

@@ -294,6 +294,20 @@ BREAKS: dict[str, Break] = {
         DEEPSEEK, replaced("self.model.aux_hidden_state_layers = layers",
                            "self.model.aux_hidden_state_layers = tuple(layers[1:])"),
         probes="deepseek.capture", hurts="native"),
+    "model's setter renamed under the protocol's": Break(
+        DEEPSEEK, rename_only("DeepseekV2ForCausalLM.set_aux_hidden_state_layers", "set_layers"),
+        probes="deepseek.capture", hurts="native"),
+    "model's setter gone from under the protocol's": Break(
+        DEEPSEEK, drop("DeepseekV2ForCausalLM.set_aux_hidden_state_layers"),
+        probes="deepseek.capture", hurts="native"),
+    "wrapper's setter renamed under the protocol's": Break(
+        KIMI, rename_only("KimiK25ForConditionalGeneration.set_aux_hidden_state_layers",
+                          "set_layers"),
+        probes="deepseek.capture", hurts="native"),
+    "model keeps its ids under another name": Break(
+        DEEPSEEK, replaced("self.model.aux_hidden_state_layers = layers",
+                           "self.model.hidden_state_layers = layers"),
+        probes="deepseek.capture", hurts="native"),
     "depth taken on leaving a layer": Break(
         DEEPSEEK,
         replaced(
