@@ -114,8 +114,6 @@ def outlined(text: str, first: int, held: list[Span]) -> list[ast.stmt] | None:
     cuts: list[tuple[int, int]] = []
     last, decorated = 0, False
     for begin, end in pairwise([*edges(text, _EDGE, held), len(text)]):
-        if text[begin] == " " and text[begin + 3] != " ":
-            return None  # its members stand elsewhere
         kept = decorated
         decorated = text[begin + 4 : begin + 5] == "@" and text[begin] == " "
         found = _DEF.match(text, begin) if end - begin >= _WORTH else None

@@ -39,7 +39,7 @@ EXTENSION = (
 _RUNNER = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
 _EXECUTOR = ("vllm.v1.executor.multiproc_executor", "MultiprocExecutor")
 _SETS_SIZE = re.compile(r"\.block_size\s*=(?!=)")
-_SORTED = re.compile(r"\bsorted\(\s*[\w.]*num_\w*tokens")
+_SORTED = re.compile(r"sorted(?<!\wsorted)\(\s*[\w.]*num_\w*tokens")
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _LISTED = "DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES"
 
