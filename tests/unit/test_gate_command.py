@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +22,8 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import ExitCode
+from harness.gate import _fetch, mock
 from harness.gate import candidate as candidates
-from harness.gate import mock
 from harness.gate.against import against
 from harness.gate.evidence import FAILED, PASSED, Evidence, Pair, Proof
 from harness.gate.ladder import run_gate
@@ -226,7 +231,7 @@ def test_what_bisect_would_not_read_is_refused(words: list[str]) -> None:
 def test_another_spelling_of_a_recorded_release_is_not_fetched(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(candidates, "_fetch")
+    monkeypatch.delattr(_fetch, "fetch")
     assert run(name)["candidate"]["source"] == "0.27.0"
 
 
@@ -241,7 +246,7 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path
             f'done\necho "$LAST $DEST" >> "{calls}"\n{script}\n'
         )
         program.chmod(0o755)
-        monkeypatch.setattr(candidates, "_pip", lambda: (str(program),))
+        monkeypatch.setattr(_fetch, "_pip", lambda: (str(program),))
         return calls
 
     return make
@@ -295,6 +300,46 @@ def test_recorded_release_needs_no_network(pip: Callable[[str], Path]) -> None:
     calls = pip("exit 1")
     run("0.32.0")
     assert not calls.exists()
+
+
+_GATE = """
+from harness.cli import app
+from harness.gate import _fetch
+_fetch._pip = lambda: ({pip!r},)
+app(["gate", "0.99.0"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_fetch_ends_pip_and_what_it_started_and_leaves_no_file(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    pip, note, folder = tmp_path / "pip", tmp_path / "note", tmp_path / "tmp"
+    folder.mkdir()
+    pip.write_text(
+        '#!/bin/sh\nmkdir "$TMPDIR/pip-unpack-1"\necho part > "$TMPDIR/pip-unpack-1/vllm.whl"\n'
+        f'sleep 60 &\necho "$$ $!" > "{note}.part"\nmv "{note}.part" "{note}"\nwait\n'
+    )
+    pip.chmod(0o755)
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    words = [sys.executable, "-c", _GATE.format(pip=str(pip))]
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        try:
+            deadline = time.monotonic() + 30
+            while not note.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert [path.name for path in folder.rglob("*.whl")] == ["vllm.whl"]
+            child.send_signal(number)
+            assert child.wait(30) == ExitCode.INTERRUPTED
+        finally:
+            child.kill()
+    assert list(folder.iterdir()) == []
+    for pid in note.read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        # What a killed parent left is waited for by somebody else, in time.
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 # The ladder.
