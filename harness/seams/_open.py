@@ -27,7 +27,8 @@ def open_source(source: Path | str, *, release: str | None = None) -> Named:
         release: The version, where the source does not tell it.
 
     Raises:
-        UsageError: ``seams.no-source``, ``seams.no-vllm``, ``seams.broken-archive``.
+        UsageError: ``seams.no-source``, ``seams.no-vllm``, ``seams.broken-archive``,
+            ``seams.too-large``.
         NotComparable: ``seams.no-release``, ``seams.no-answer``.
     """
     path = Path(source)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from harness.errors import NotComparable, UsageError
+from harness.seams._sizes import Sizes
 from harness.seams._wheel import content, places
 
 _BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
@@ -86,6 +87,9 @@ class ZipSource:
         self._names = (
             frozenset(self._places or ()) if self._zip is None else frozenset(self._zip.namelist())
         )
+        sizes = Sizes(str(wheel))
+        for name, size in self._sizes():
+            sizes.add(name, size)
 
     @property
     def where(self) -> str:
@@ -109,6 +113,15 @@ class ZipSource:
     def paths(self) -> Iterator[str]:
         """Yield every ``vllm/....py``."""
         return (n for n in self._names if n.startswith(f"{PACKAGE}/") and n.endswith(".py"))
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
+        """Yield what may be read, with the size that it unpacks to."""
+        if self._zip is None:
+            yield from ((name, place[3]) for name, place in (self._places or {}).items())
+            return
+        for one in self._zip.infolist():
+            if one.filename.endswith((".py", "/METADATA")):
+                yield one.filename, one.file_size
 
     def metadata(self) -> Iterator[str]:
         """Yield the text of each ``METADATA``."""
@@ -142,7 +155,7 @@ def open_wheel(wheel: Path, release: str | None = None) -> Named:
     """Open a wheel without unpacking it.
 
     Raises:
-        UsageError: ``seams.broken-archive``.
+        UsageError: ``seams.broken-archive``, ``seams.too-large``.
     """
     try:
         source = ZipSource(wheel)
@@ -155,20 +168,24 @@ def open_archive(archive: Path, release: str | None = None) -> Named:
     """Read a source archive (``vllm-*.tar.gz``) into memory.
 
     Raises:
-        UsageError: ``seams.broken-archive``.
+        UsageError: ``seams.broken-archive``, ``seams.too-large``.
     """
     texts: dict[str, str] = {}
     info: list[str] = []
+    sizes = Sizes(str(archive))
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
                 inner = PurePosixPath(member.name).parts[1:]
-                stream = tar.extractfile(member) if member.isfile() else None
-                if stream is None or not inner:
+                told = inner == ("PKG-INFO",)
+                wanted = told or (inner[:1] == (PACKAGE,) and inner[-1].endswith(".py"))
+                sizes.add(member.name, member.size, source=wanted)
+                stream = tar.extractfile(member) if wanted and member.isfile() else None
+                if stream is None:
                     continue
-                if inner == ("PKG-INFO",):
+                if told:
                     info.append(_text(stream.read()))
-                elif inner[0] == PACKAGE and inner[-1].endswith(".py"):
+                else:
                     texts["/".join(inner)] = _text(stream.read())
     except _BROKEN as error:
         raise _broken(archive, error) from error

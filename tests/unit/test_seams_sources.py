@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExitCode, HarnessError
-from harness.seams import Kind, Seam, Surface, read_surface
+from harness.seams import Kind, Seam, Surface, _sizes, read_surface
+from harness.seams._wheel import content, places
 from tests.unit import releases
 
 FILES = {
@@ -151,3 +154,61 @@ def test_release_that_is_no_name_of_a_file_is_refused(tmp_path: Path, release: s
     with pytest.raises(HarnessError) as error:
         _read(path, release)
     assert error.value.failure.id == "seams.no-release"
+
+
+def _bomb(root: Path, form: str, size: int) -> Path:
+    """A release with a module of blanks, which packs to a thousandth."""
+    path = FORMS[form](root)
+    blanks = b" " * size
+    if form == "wheel":
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("vllm/config.py", blanks)
+        return path
+    with tarfile.open(path) as old:
+        kept = [(one, old.extractfile(one).read()) for one in old]  # type: ignore[union-attr]
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for one, data in kept:
+            archive.addfile(one, io.BytesIO(data))
+        info = tarfile.TarInfo("vllm-0.99.1/vllm/config.py")
+        info.size = size
+        archive.addfile(info, io.BytesIO(blanks))
+    return path
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist"])
+def test_a_source_of_no_sane_size_is_refused_by_name_before_it_is_inflated(
+    form: str, tmp_path: Path
+) -> None:
+    path = _bomb(tmp_path, form, _sizes.LARGEST + 1)
+    error = _failure(path)
+    assert (error.failure.id, error.exit_code) == ("seams.too-large", ExitCode.USAGE)
+    assert "vllm/config.py, 8 MiB" in error.failure.found
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist"])
+def test_sources_of_no_sane_size_in_all_are_refused(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _bomb(tmp_path, form, 3_000)
+    assert _read(path).release == "0.99.1"
+    monkeypatch.setattr(_sizes, "MOST", 2_999)
+    assert _failure(path).failure.id == "seams.too-large"
+
+
+def test_a_wheel_that_only_zipfile_reads_is_held_to_the_same_size(tmp_path: Path) -> None:
+    path = _bomb(tmp_path, "wheel", _sizes.LARGEST + 1)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("vllm/b.py", b"", zipfile.ZIP_BZIP2)
+    assert _failure(path).failure.id == "seams.too-large"
+
+
+def test_no_more_is_inflated_than_the_directory_tells(tmp_path: Path) -> None:
+    path = _bomb(tmp_path, "wheel", 1 << 20)
+    data = path.read_bytes()
+    at = data.rindex(b"PK\x01\x02", 0, data.rindex(b"vllm/config.py"))
+    path.write_bytes(data[: at + 24] + (100).to_bytes(4, "little") + data[at + 28 :])
+    with path.open("rb") as file:
+        found = places(file, b"vllm/")
+        assert found is not None
+        assert found["vllm/config.py"][3] == 100
+        assert content(file, found["vllm/config.py"]) is None
