@@ -31,7 +31,9 @@ def captured_by_branches(node: Function) -> str:
         if isinstance(loop, ast.For) and any(_captures(one, _counter(loop)) for one in loop.body)
     ]
     final = [n for n, one in enumerate(node.body) if _captures(one, "end_layer")]
-    if len(loops) != 1 or len(loops) + len(final) != asked or not _as_filled(node):
+    if len(loops) != 1 or len(loops) + len(final) != asked:
+        return UNKNOWN
+    if not _as_filled(node) or not _left_alone(node):
         return UNKNOWN
     if not final:
         return "inner"
@@ -142,3 +144,44 @@ def _as_filled(node: ast.AST) -> bool:
         if isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple)
     ]
     return len(filled) == 1 and len(pairs) == 1 and _is_name(pairs[0], filled.pop())
+
+
+def _left_alone(node: ast.AST) -> bool:
+    """Whether list and states are only filled, counted, gathered, cut and returned.
+
+    In any other place a state may be changed where it lies, or the list put in another order.
+    """
+    names = {name for part in walk(node) for name in _filled_by(part)}
+    seen = {id(one) for part in walk(node) for one in _known_uses(part)}
+    used = (part for part in walk(node) if isinstance(part, ast.Name) and part.id in names)
+    return all(id(part) in seen for part in used)
+
+
+def _filled_by(part: ast.AST) -> Iterator[str]:
+    if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
+        return
+    if part.func.attr == "append":
+        both = [part.func.value, *part.args]
+        yield from (one.id for one in both if isinstance(one, ast.Name))
+
+
+def _known_uses(part: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a part uses without changing it, filling a list apart."""
+    if isinstance(part, ast.Call):
+        name = last_name(part.func)
+        kept = name == "len" or name.endswith("all_gather")
+        yield from part.args if name == "append" else part.args[:1] if kept else ()
+    elif isinstance(part, ast.Attribute) and part.attr in ("shape", "append"):
+        yield part.value
+    elif isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple):
+        yield from part.value.elts
+    elif isinstance(part, ast.If | ast.IfExp):
+        yield part.test
+    elif isinstance(part, ast.AnnAssign):
+        yield part.target
+    elif isinstance(part, ast.Assign):
+        yield from part.targets
+        # Its own rows, by the same name: see ``_is_gathered``.
+        if isinstance(part.value, ast.Subscript) and isinstance(part.value.value, ast.Name):
+            same = part.value.value
+            yield from (same for one in part.targets if _is_name(one, same.id))

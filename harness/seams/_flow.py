@@ -90,6 +90,11 @@ class Flow:
         """Yield each call of that name with the point at which it stands."""
         yield from self._calls.get(name, ())
 
+    def every_call(self) -> Iterator[tuple[str, ast.Call, Point]]:
+        """Yield the name of each call, the call, and the point at which it stands."""
+        for name, calls in self._calls.items():
+            yield from ((name, call, point) for call, point in calls)
+
     def returned(self, *, inner: bool = False) -> Iterator[tuple[ast.expr, Point]]:
         """Yield what the function itself returns, or what those inside it return."""
         for point in self.points:

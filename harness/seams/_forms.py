@@ -176,6 +176,9 @@ class _Writer:
             return self.write(function.value, env)
         if method in _SHAPING and len(args) == 1 and isinstance(args[0], ast.Tuple):
             args = args[0].elts
+        if method in ("stack", "cat") and not args:
+            args = [one.value for one in keywords if one.arg == "tensors"]
+            keywords = [one for one in keywords if one.arg != "tensors"]
         if method in ("stack", "cat") and len(args) == 2:
             keywords = [*keywords, ast.keyword("dim", args.pop())]
         ordered = sorted(keywords, key=lambda one: one.arg or "~")

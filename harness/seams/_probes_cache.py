@@ -8,6 +8,7 @@ from harness.seams._bindings import Function
 from harness.seams._classes import Classes
 from harness.seams._flow import Flow, Point
 from harness.seams._forms import at, bound, fits, forms, keyword
+from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, through
 from harness.seams._syntax import function
 
@@ -52,6 +53,8 @@ def read(classes: Classes) -> str:
     if found is None:
         stock = classes.find(_STOCK, "ExampleHiddenStatesConnector")
         return ABSENT if stock is None else UNKNOWN
+    if not unchanged(found, "arg1", "arg2"):
+        return UNKNOWN
     texts = frozenset(text for value, point in found.returned() for text in at(value, point))
     by_block = "arg1[arg2 // arg1.shape[{0}], {1}arg2 % arg1.shape[{0}]][:arg3]"
     axes = is_one_of(
@@ -108,28 +111,36 @@ def blocks(classes: Classes) -> str:
 
 def _write(classes: Classes) -> tuple[frozenset[str], frozenset[str]]:
     """Return where the draft layer's writer stores, and what."""
-    found = _writer(classes)
+    node = _writer(classes)
+    found = through(classes, node) if node else None
     stores = [
-        (at(target, point), at(point.node.value, point))
-        for point in (through(classes, found).points if found else ())
-        if isinstance(point.node, ast.Assign) and not point.guards
+        (at(target, point), at(point.node.value, point), point)
+        for point in (found.points if found else ())
+        if isinstance(point.node, ast.Assign)
         for target in point.node.targets
         if isinstance(target, ast.Subscript)
     ]
-    return stores[0] if len(stores) == 1 else (frozenset(), frozenset())
+    if found is None or len(stores) != 1 or stores[0][2].guards:
+        return frozenset(), frozenset()
+    kept = unchanged(found, "arg1", "arg2", "arg3", stores=False)
+    return stores[0][:2] if kept else (frozenset(), frozenset())
 
 
 def _writer(classes: Classes) -> Function | None:
     """Return the function to which ``do_kv_cache_update`` hands rows, cache and slots."""
     update = flow(classes, _MODEL, "CacheOnlyAttentionImpl.do_kv_cache_update")
+    handed = []
     for point in update.points if update else ():
         call = point.node.value if isinstance(point.node, ast.Expr) else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             node = function(classes, _MODEL, call.func.id)
             given = [at(bound(call, node, n), point) for n in (1, 2, 3)] if node else []
             if given and all(fits(one, f"arg{n}") for n, one in enumerate(given, start=2)):
-                return node
-    return None
+                handed.append((call.func.id, node))
+    if update is None or len(handed) != 1:
+        return None
+    name, node = handed[0]
+    return node if unchanged(update, "arg2", "arg3", "arg4", by=[name]) else None
 
 
 def _reaches_cache(classes: Classes) -> bool:
@@ -160,6 +171,9 @@ def _reaches_cache(classes: Classes) -> bool:
     points = [point for _, point in update.calls("do_kv_cache_update")]
     return (
         any(fits(one, inner) for one in ran)
+        and unchanged(model, "arg1", by=[""])
+        and unchanged(layer, "arg1", by=["unified_kv_cache_update"])
+        and unchanged(update, "arg1", "get_forward_context()", by=["do_kv_cache_update"])
         and len(asked) == 1
         and len(asked[0]) == 2
         and fits(asked[0][0], "arg1")

@@ -7,6 +7,7 @@ import ast
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow
 from harness.seams._forms import at, fits, forms
+from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, methods_with, through
 from harness.seams._runner import PROPOSER, RUNNER, SPECULATIVE
 
@@ -68,7 +69,8 @@ def shared_state(classes: Classes) -> str:
     given = at(call.args[0], point) if call.args else ()
     filled = at(call.func.value, point) if isinstance(call.func, ast.Attribute) else ()
     held = fits(given, "arg3", "arg4 + arg3", "arg3 + arg4") and len(given) == 2
-    return "sum" if held and fits(filled, "arg1") else UNKNOWN
+    kept = unchanged(found, "arg1", "arg3", "arg4", by=["append"])
+    return "sum" if held and kept and fits(filled, "arg1") else UNKNOWN
 
 
 def _config_keeps(classes: Classes) -> bool:
@@ -110,6 +112,8 @@ def _ids_read(read: Flow) -> bool:
         f"[each0 + 1 for each0 in {other} or []]",
         f"{_DRAFT}.eagle_config.get('{_IDS}')",
     )
+    if not unchanged(read, "self.speculative_config"):
+        return False
     return fits(found, "None", *(f"{first} or {one}" for one in others), needs=first)
 
 

@@ -11,6 +11,7 @@ import ast
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow
 from harness.seams._forms import argument_in, at, bound, fits, forms, keyword
+from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow
 from harness.seams._runner import (
     KEPT,
@@ -60,6 +61,9 @@ def cut(classes: Classes) -> str:
         source = argument_in(given, rows)
         always = only_asked(point, "self.speculative_config", "use_aux_hidden_state_outputs")
         if source is None or not always or not _comes_from_model(classes, runner, source):
+            return UNKNOWN
+        through = flow(classes, RUNNER[0], f"{RUNNER[1]}.propose_draft_token_ids")
+        if through is None or not unchanged(through, f"arg{source}", by=["propose"], own=False):
             return UNKNOWN
     return "scheduled, each depth in order"
 
@@ -121,6 +125,10 @@ def _fits_by_length(classes: Classes) -> bool:
     return fits(texts, "False", room.format(1), needs=room.format(0))
 
 
+_STEPS = ("_determine_batch_execution_and_padding", "_get_slot_mapping", "model")
+"""What ``propose`` calls of its own between filling the buffer and handing it on."""
+
+
 def _stacked(took: Flow) -> int | None:
     """Return the argument that ``propose`` stacks by depth into the drafter's buffer."""
     rows = "torch.stack(ARG, dim=1)"
@@ -128,7 +136,11 @@ def _stacked(took: Flow) -> int | None:
     numbers = {argument_in(at(value, point), rows) for _, value, point in stores}
     here = "self.hidden_states[:torch.stack(ANY, dim=1).shape[0]]"
     whole = all(fits(at(t, point), here) and not point.guards for t, _, point in stores)
-    return numbers.pop() if whole and len(numbers) == 1 else None
+    number = numbers.pop() if whole and len(numbers) == 1 else None
+    if number is None:
+        return None
+    kept = unchanged(took, "self.hidden_states", f"arg{number}", by=_STEPS)
+    return number if kept else None
 
 
 def _comes_from_model(classes: Classes, runner: Class, number: int) -> bool:
@@ -142,7 +154,20 @@ def _comes_from_model(classes: Classes, runner: Class, number: int) -> bool:
     ran = ("self._model_forward(ANY)[1]", "self.model(ANY)[1]")
     plan = () if first is None else put_at(classes, runner, first)
     same = fits(plan, "arg1", "replace(arg1, ANY)")
-    return same and bool(captured) and fits(captured, *ran) and _runs_model(classes, runner)
+    whole = bool(captured) and fits(captured, *ran) and _left_alone(classes, runner, place)
+    return same and whole and _runs_model(classes, runner)
+
+
+def _left_alone(classes: Classes, runner: Class, place: int) -> bool:
+    """Whether what the model captured is not changed on its way through the runner."""
+    ran = flow(classes, runner.module, f"{runner.name}.execute_model")
+    sampled = flow(classes, runner.module, f"{runner.name}.sample_tokens")
+    return (
+        ran is not None
+        and sampled is not None
+        and unchanged(ran, "self._model_forward", by=["send_tensor_dict"], own=False)
+        and unchanged(sampled, f"{KEPT}[{place}]", by=["propose_draft_token_ids"], own=False)
+    )
 
 
 def _runs_model(classes: Classes, runner: Class) -> bool:

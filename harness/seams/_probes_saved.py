@@ -11,12 +11,14 @@ import ast
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow, Point
 from harness.seams._forms import at, fits, forms, keyword
+from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, methods_with, through
 
 _STOCK = (
     "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector",
     "ExampleHiddenStatesConnector",
 )
+_READER = "extract_from_kv_cache"
 _READ = "extract_from_kv_cache({cache}, {slots}, {tokens}.token_ids.shape[0])"
 _IDS = "torch.tensor(arg1.block_ids, dtype=torch.long)"
 _OFFSETS = "torch.arange(0, self._block_size, dtype=torch.long).reshape(1, self._block_size)"
@@ -195,10 +197,12 @@ def storage(classes: Classes) -> str:
 
 def _saved(classes: Classes, found: Class) -> tuple[ast.Dict, Point] | None:
     """Return the table of tensors that is written, and where it is made."""
+    makers = [through(classes, one) for one in methods_with(classes, found, "tensors = {")]
     tables = [
         (part.node.value, part)
-        for node in methods_with(classes, found, "tensors = {")
-        for part in through(classes, node).points
+        for made in makers
+        if unchanged(made, "self._kv_cache", _READER, by=["save_file"], own=False)
+        for part in made.points
         if isinstance(part.node, ast.Assign) and isinstance(part.node.value, ast.Dict)
     ]
     return tables[0] if len(tables) == 1 else None

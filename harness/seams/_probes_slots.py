@@ -9,6 +9,7 @@ from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow, Point
 from harness.seams._forms import argument_in, at, bound, fits, forms, keyword
+from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow
 from harness.seams._runner import PROPOSER, RUNNER, kept_at, proposals, put_at
 
@@ -229,6 +230,8 @@ def _slots_kept(mapped: Flow) -> bool:
     ]
     padded = all(fits(one, f"{own}[arg2.shape[0]:arg1]") for one in pads)
     given = [at(value, point) for value, point in mapped.returned()]
+    if not unchanged(mapped, own, "arg2", may=["fill_"]):
+        return False
     names = f"{{each0: {own}[:arg1] for each0 in self.attn_layer_names}}"
     return bool(stores) and held and padded and bool(given) and all(fits(g, names) for g in given)
 

@@ -24,11 +24,16 @@ CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/example_hidden_states_
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 MANAGER = "vllm/v1/core/kv_cache_manager.py"
 TABLE = "vllm/v1/worker/block_table.py"
+DEEPSEEK = "vllm/model_executor/models/deepseek_v2.py"
 INTERFACES = "vllm/model_executor/models/interfaces.py"
 
 CUT = "target_hidden_states = [h[:num_scheduled_tokens] for h in aux_hidden_states]"
 STACK = "torch.stack(target_hidden_states, dim=1)"
 GATHER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size][\n        :num_tokens"
+HANDED = "        assert self.attn_metadata_builder is not None\n        attn_metadata ="
+TAKEN = "                aux_hidden_states.append(aux_hidden_state)\n"
+NORMED = "        hidden_states, _ = self.norm(hidden_states, residual)\n        if len(aux_"
+WRITTEN = "        basic_cache(to_cache, kv_cache, slot_mapping)\n"
 SCATTER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size] = to_cache"
 PROMPT = "token_ids = torch.tensor(request.prompt_token_ids)"
 OFFSETS = "block_offsets.reshape((1, self._block_size))"
@@ -172,7 +177,89 @@ BREAKS: dict[str, Break] = {
         RUNNER, replaced("            <= self.effective_drafter_max_model_len",
                          "            <= self.effective_drafter_max_model_len // 2"),
         "native.rows.when"),
+    # Changed where they lie.
+    "buffer emptied": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states.zero_()\n" + HANDED),
+        "native.rows.*"),
+    "buffer changed through a view of it": native(
+        PROPOSER, replaced(HANDED, "        view = self.hidden_states[:num_tokens]\n"
+                                   "        view.mul_(2)\n" + HANDED),
+        "native.rows.*"),
+    "buffer stored into through a view of it": native(
+        PROPOSER, replaced(HANDED, "        view = self.hidden_states[:num_tokens]\n"
+                                   "        view[0] = 0\n" + HANDED),
+        "native.rows.*"),
+    "buffer added to": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states += 1\n" + HANDED),
+        "native.rows.*"),
+    "buffer written as a result": native(
+        PROPOSER, replaced(HANDED, "        torch.mul(stacked_hidden_states, 2, "
+                                   "out=self.hidden_states[:num_tokens])\n" + HANDED),
+        "native.rows.*"),
+    "a row of the buffer emptied": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states.index_fill_(\n"
+                                   "            0, torch.tensor([0]), 0)\n" + HANDED),
+        "native.rows.*"),
+    "buffer changed by a method": native(
+        PROPOSER, replaced(HANDED, "        self._shuffle()\n" + HANDED), "native.rows.*"),
+    "buffer handed to a function": native(
+        PROPOSER, replaced(HANDED, "        shuffle(self.hidden_states)\n" + HANDED),
+        "native.rows.*"),
+    "each depth changed in a loop": native(
+        PROPOSER, replaced("        stacked_hidden_states = " + STACK,
+                           "        for one in target_hidden_states:\n"
+                           "            one.mul_(2)\n"
+                           "        stacked_hidden_states = " + STACK),
+        "native.rows.*"),
+    "each depth changed in the runner": native(
+        RUNNER, replaced("            " + CUT, "            for h in aux_hidden_states:\n"
+                                               "                h.mul_(2)\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "list reversed by another name": native(
+        RUNNER, replaced("            " + CUT, "            aux = aux_hidden_states\n"
+                                               "            aux.reverse()\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "state changed in the model once it is taken": native(
+        DEEPSEEK, replaced(TAKEN, TAKEN + "                aux_hidden_state.mul_(0)\n"),
+        "deepseek.capture"),
+    "depths reversed in the model": native(
+        DEEPSEEK, replaced(NORMED, "        aux_hidden_states.reverse()\n" + NORMED),
+        "deepseek.capture"),
+    "each depth changed in the model": native(
+        DEEPSEEK, replaced(NORMED, "        for a in aux_hidden_states:\n"
+                                   "            a.mul_(2)\n" + NORMED),
+        "deepseek.capture"),
+    "depths handed to a method of the model": native(
+        DEEPSEEK, replaced(NORMED, "        self._shuffle(aux_hidden_states)\n" + NORMED),
+        "deepseek.capture"),
+    "depth changed in the shared capture": native(
+        INTERFACES, replaced("aux_hidden_states.append(value)",
+                             "aux_hidden_states.append(value)\n"
+                             "            aux_hidden_states[0].mul_(2)"),
+        "eagle3.mixin.state"),
+    "cache emptied once it is written": native(
+        MODEL, replaced(WRITTEN, WRITTEN + "        kv_cache.zero_()\n"), "native.cache.*"),
+    "cache emptied by the writer": native(
+        MODEL, replaced(SCATTER, SCATTER + "\n    kv_cache.zero_()"), "native.cache.*"),
+    "cache emptied behind the layer": native(
+        MODEL, replaced("    return torch.empty(0, device=kv_cache.device",
+                        "    kv_cache.zero_()\n"
+                        "    return torch.empty(0, device=kv_cache.device"),
+        "native.cache.*"),
+    "rows written twice": native(
+        MODEL, replaced(WRITTEN, WRITTEN + WRITTEN), "native.cache.*"),
+    "a row written over on a condition": native(
+        MODEL, replaced(SCATTER, SCATTER + "\n    if block_size > 16:\n"
+                                           "        kv_cache[0] = 0"),
+        "native.cache.*"),
     # Into which slots.
+    "slots emptied once they are stored": native(
+        PROPOSER, replaced("        view = self._slot_mapping_buffer",
+                           "        self._slot_mapping_buffer.zero_()\n"
+                           "        view = self._slot_mapping_buffer"),
+        "native.rows.slots"),
     "slots of the first group's table": native(
         RUNNER, replaced("blk_table = self.input_batch.block_table[kv_cache_gid]\n"
                          "                slot_mapping = blk",
@@ -338,6 +425,8 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
     "another drafter's configuration is read too": (
         RUNNER, replaced('getattr(hf_config, "dflash_config", None)',
                          'getattr(hf_config, "dflash_config", {})')),
+    "stack by keywords": (
+        PROPOSER, replaced(STACK, STACK.replace("(target", "(tensors=target"))),
     "proposal by place": (
         PROPOSER, replaced(STACK, "torch.stack(target_hidden_states, 1)")),
     "stacked rows called otherwise": (
@@ -383,6 +472,10 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
 
 # Each costs a fifth of a second: those that are much like another are left to `make test-slow`.
 LIKE_ANOTHER = frozenset({
+    "a row of the buffer emptied", "buffer stored into through a view of it", "buffer added to",
+    "buffer written as a result", "buffer handed to a function", "each depth changed in a loop",
+    "depths handed to a method of the model", "cache emptied by the writer", "rows written twice",
+    "slots emptied once they are stored",
     "ids filtered", "ids sorted downwards", "ids read under another key",
     "configuration changes an id", "shared setter drops an id", "another name everywhere",
     "drafter runs for another method", "last row left out", "rows backwards",
