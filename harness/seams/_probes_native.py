@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
+from harness.seams._forms import at, fits, forms
+from harness.seams._reading import flow, methods_with, through
 from harness.seams._syntax import mentions, method, strings
 from harness.seams._walk import returns, statements, walk
 
@@ -44,11 +46,45 @@ def write_mode(classes: Classes) -> str:
 
 
 def writer_rank(classes: Classes) -> str:
-    """Which tensor-parallel ranks write: ``0`` or ``all``."""
+    """Which tensor-parallel ranks write: ``0``, ``all`` or ``unknown``."""
     found = classes.find(*_CONNECTOR)
     if found is None:
         return ABSENT
-    return "0" if mentions(found.node, "_is_tp_rank_zero") else "all"
+    if not mentions(found.node, _RANK) and not mentions(found.node, _FIRST):
+        return "all"
+    return "0" if _told_rank(classes, found) and _first_writes(classes) else UNKNOWN
+
+
+_FIRST, _RANK = "_is_tp_rank_zero", "get_tensor_model_parallel_rank"
+
+
+def _told_rank(classes: Classes, found: Class) -> bool:
+    """Whether the rank is asked for when the caches are registered, and by nobody else."""
+    given = flow(classes, _CONNECTOR[0], f"{_CONNECTOR[1]}.register_kv_caches")
+    stores = list(given.stored(_FIRST)) if given else []
+    others = [
+        through(classes, node).stored(_FIRST)
+        for node in methods_with(classes, found, f"self.{_FIRST}")
+        if node.name not in ("__init__", "register_kv_caches")
+    ]
+    right = all(
+        fits(at(value, point), f"{_RANK}() == 0") and not point.guards for _, value, point in stores
+    )
+    return bool(stores) and right and not any(list(one) for one in others)
+
+
+def _first_writes(classes: Classes) -> bool:
+    """Whether what is written is handed on only where this is the first rank."""
+    write = flow(classes, _CONNECTOR[0], f"{_CONNECTOR[1]}._submit_async_write")
+    handed = [point for _, point in write.calls("submit")] if write else []
+    return bool(handed) and all(
+        any(
+            fits(forms(guard.test, guard.env), form) and guard.holds is holds
+            for guard in point.guards
+            for form, holds in ((f"not self.{_FIRST}", False), (f"self.{_FIRST}", True))
+        )
+        for point in handed
+    )
 
 
 def layout(classes: Classes) -> str:

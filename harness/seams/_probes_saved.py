@@ -102,6 +102,8 @@ def group(classes: Classes) -> str:
     size = frozenset(text for _, value, p in made.stored("_block_size") for text in at(value, p))
     if passed is None or _STOCK[1] not in _owner(classes, found, "request_finished_all_groups"):
         return "the only one" if fits(size, "arg1.cache_config.block_size") else UNKNOWN
+    if not any(one.name == "SupportsHMA" for one in classes.order(found)):
+        return UNKNOWN  # the scheduler asks for that class before it tells all groups
     given = frozenset(
         text
         for call, point in passed.calls("request_finished")

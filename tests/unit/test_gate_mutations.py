@@ -97,7 +97,8 @@ BREAKS: dict[str, Break] = {
         "deepseek.model.embed", hurts="patched"),
     "connector's private method renamed": Break(
         CONNECTOR, rename("ExampleHiddenStatesConnector._submit_async_write", "_submit_write"),
-        "connector._submit_async_write", hurts="native", says="_submit_write"),
+        "connector._submit_async_write", "native.connector.rank", hurts="native",
+        says="_submit_write"),
     "connector's state renamed": Break(
         CONNECTOR, replaced("self._pending_saves", "self._saves"), "connector._pending_saves",
         "native.connector.*", hurts="native"),
