@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from harness.seams._bindings import Function
+from harness.seams._bindings import Function, last_name
 from harness.seams._classes import Classes
 from harness.seams._flow import Flow, Point
 from harness.seams._forms import at, bound, fits, forms, keyword
@@ -84,7 +84,23 @@ def shape(classes: Classes) -> str:
     blocks = fits(
         at(keyword(one, "block_size"), point), "self.block_size", "arg1.cache_config.block_size"
     )
-    return one.func.id if kept and blocks else UNKNOWN
+    kept = kept and blocks and _typed(one, point, made, model)
+    return one.func.id if kept else UNKNOWN
+
+
+def _typed(spec: ast.Call, point: Point, made: Flow, model: Flow) -> bool:
+    """Whether the cache has the type of the model, also where the model's own is quantised."""
+    current = "get_current_vllm_config()"
+    own = f"(arg3 or {current}.cache_config).cache_dtype"
+    types = [f"kv_cache_dtype_str_to_dtype({t}, {current}.model_config)" for t in (own, "'auto'")]
+    found = frozenset(t for _, v, p in made.stored("kv_cache_torch_dtype") for t in at(v, p))
+    given = [at(keyword(call, "cache_config"), p) for call, p in model.calls(_LAYER)]
+    config, plain = "arg1.cache_config", "replace(arg1.cache_config, cache_dtype='auto')"
+    # Before the spec had a class of its own, the type of a quantised cache was taken as it is.
+    old = last_name(spec.func) == "MLAAttentionSpec"
+    whole = all(fits(one, config, plain, needs="" if old else plain) for one in given)
+    told = fits(at(keyword(spec, "dtype"), point), "self.kv_cache_torch_dtype")
+    return told and fits(found, *types, needs=types[0]) and whole
 
 
 def blocks(classes: Classes) -> str:

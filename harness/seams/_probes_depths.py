@@ -9,7 +9,7 @@ from harness.seams._flow import Flow
 from harness.seams._forms import at, fits, forms
 from harness.seams._in_place import unchanged
 from harness.seams._reading import ABSENT, UNKNOWN, flow, is_one_of, methods_with, through
-from harness.seams._runner import PROPOSER, RUNNER, SPECULATIVE
+from harness.seams._runner import PROPOSER, RUNNER, SPECULATIVE, asked_for, way_to
 
 _CONFIG = "vllm.transformers_utils.configs.extract_hidden_states"
 _INTERFACES = "vllm.model_executor.models.interfaces"
@@ -25,6 +25,7 @@ def layer_ids(classes: Classes) -> str:
     read = flow(classes, RUNNER[0], f"{RUNNER[1]}._get_eagle3_aux_layers_from_config")
     kept = _config_keeps(classes) and _config_is_given(classes)
     told = read is not None and _ids_read(read) and _ids_set(classes, runner)
+    told = told and _is_asked(classes, runner)
     return "as configured" if kept and told else UNKNOWN
 
 
@@ -121,14 +122,39 @@ def _ids_set(classes: Classes, runner: Class) -> bool:
     """Whether every place that tells the model its layers tells those, or the model's own."""
     read = "self._get_eagle3_aux_layers_from_config()"
     own = ("get_eagle3_aux_hidden_state_layers", "get_eagle3_default_aux_hidden_state_layers")
+    setters = list(methods_with(classes, runner, "set_aux_hidden_state_layers("))
     told = [
         at(call.args[0], point) if len(call.args) == 1 else frozenset()
-        for node in methods_with(classes, runner, "set_aux_hidden_state_layers(")
+        for node in setters
         for call, point in through(classes, node).calls("set_aux_hidden_state_layers")
     ]
-    return bool(told) and all(
-        fits(one, *(f"{read} or self.model.{o}()" for o in own)) for one in told
+    loads = flow(classes, runner.module, f"{runner.name}.load_model")
+    reached = loads is not None and all(
+        one.name == "load_model" or any(True for _ in loads.calls(one.name)) for one in setters
     )
+    return (
+        reached
+        and bool(told)
+        and all(fits(one, *(f"{read} or self.model.{o}()" for o in own)) for one in told)
+    )
+
+
+def _is_asked(classes: Classes, runner: Class) -> bool:
+    """Whether the runner asks the model for its states where it makes this drafter."""
+    name = asked_for(classes)
+    setters = list(methods_with(classes, runner, f"self.{_ASKS} = "))
+    made = flow(classes, runner.module, f"{runner.name}.__init__")
+    stores = list(made.stored(_ASKS)) if made else []
+    ours = [n for n, (_, _, point) in enumerate(stores) if way_to(point) in ("", name)]
+    if len(ours) != 1 or [one.name for one in setters] != ["__init__"]:
+        return False
+    _, value, at_ours = stores[ours[0]]
+    later = [point for _, _, point in stores[ours[0] + 1 :]]
+    kept = all(len(point.guards) >= len(at_ours.guards) for point in later)
+    return fits(at(value, at_ours), "True") and kept
+
+
+_ASKS = "use_aux_hidden_state_outputs"
 
 
 PROBES = {

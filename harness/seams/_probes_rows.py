@@ -77,7 +77,27 @@ def stacked(classes: Classes) -> str:
     ran = [(call, point) for call, point in took.calls("model")]
     told = [at(keyword(call, "hidden_states"), point) for call, point in ran if not point.guards]
     whole = len(told) == len(ran) and all(fits(one, "self.hidden_states[:ANY]") for one in told)
-    return "token, depth, hidden" if number is not None and told and whole else UNKNOWN
+    right = number is not None and bool(told) and whole and _typed(classes)
+    return "token, depth, hidden" if right else UNKNOWN
+
+
+def _typed(classes: Classes) -> bool:
+    """Whether the drafter's buffer has the type of the model."""
+    made = flow(classes, PROPOSER[0], f"{PROPOSER[1]}.__init__")
+    if made is None:
+        return False
+    own = frozenset(text for _, value, p in made.stored("dtype") for text in at(value, p))
+    types = [
+        at(keyword(value, "dtype"), p) if isinstance(value, ast.Call) else ()
+        for _, value, p in made.stored("hidden_states")
+    ]
+    kept = fits(own, _TYPE)
+    return bool(types) and all(
+        fits(one, _TYPE) or (kept and fits(one, "self.dtype")) for one in types
+    )
+
+
+_TYPE = "arg1.model_config.dtype"
 
 
 def when(classes: Classes) -> str:

@@ -105,10 +105,36 @@ BREAKS: dict[str, Break] = {
         INTERFACES, replaced("if layer_idx in self.aux_hidden_state_layers:",
                              "if layer_idx + 1 in self.aux_hidden_state_layers:"),
         "eagle3.mixin.state"),
+    "model is never told its layers": native(
+        RUNNER, replaced("                self._setup_eagle3_aux_hidden_state_outputs()\n",
+                         "                pass\n"),
+        "native.layer-ids"),
+    "model is not asked for its states": native(
+        RUNNER, replaced("                    vllm_config=self.vllm_config, device=self.device\n"
+                         "                )\n"
+                         "                self.use_aux_hidden_state_outputs = True",
+                         "                    vllm_config=self.vllm_config, device=self.device\n"
+                         "                )\n"
+                         "                self.use_aux_hidden_state_outputs = False"),
+        "native.layer-ids"),
+    # In which type.
+    "buffer of another type": native(
+        PROPOSER, replaced("            dtype=self.dtype,", "            dtype=torch.float16,"),
+        "native.rows.axes"),
+    "drafter's type is not the model's": native(
+        PROPOSER, replaced("self.dtype = vllm_config.model_config.dtype",
+                           "self.dtype = torch.float16"),
+        "native.rows.axes"),
+    "cache as quantised as the model's": native(
+        MODEL, replaced('cache_config = replace(cache_config, cache_dtype="auto")', "pass"),
+        "native.cache.spec"),
+    "cache of another type": native(
+        MODEL, replaced("dtype=self.kv_cache_torch_dtype,", "dtype=torch.float16,"),
+        "native.cache.spec"),
     # By which name.
     "another name in the runner": native(
         RUNNER, replaced('.method == "extract_hidden_states"', '.method == "hidden_states"'),
-        "native.method"),
+        "native.method native.layer-ids"),
     "another name in the configuration": native(
         SPECULATIVE, replaced('elif self.method == "extract_hidden_states"',
                               'elif self.method == "hidden_states"'),
@@ -396,6 +422,21 @@ BREAKS: dict[str, Break] = {
     "lock under another key": native(
         CONNECTOR, replaced('"use_synchronization_lock"', '"use_lock"'),
         "native.saved.keys native.connector.extra-keys"),
+    "second rank writes": native(
+        CONNECTOR, replaced("get_tensor_model_parallel_rank() == 0",
+                            "get_tensor_model_parallel_rank() == 1"),
+        "native.connector.rank"),
+    "all ranks but the first write": native(
+        CONNECTOR, replaced("get_tensor_model_parallel_rank() == 0",
+                            "get_tensor_model_parallel_rank() != 0"),
+        "native.connector.rank"),
+    "rank is told and not asked": native(
+        CONNECTOR, replaced("        if not self._is_tp_rank_zero:\n            return\n"
+                            "        assert self._kv", "        assert self._kv"),
+        "native.connector.rank"),
+    "scheduler tells the first group alone": native(
+        CONNECTOR, replaced("(KVConnectorBase_V1, SupportsHMA)", "(KVConnectorBase_V1)"),
+        "native.saved.group", seams="connector"),
     "two ranks are waited for": native(
         CONNECTOR, returns("ExampleHiddenStatesConnector.get_finished_count", "2"),
         "native.connector.finished-count"),
@@ -472,6 +513,7 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
 
 # Each costs a fifth of a second: those that are much like another are left to `make test-slow`.
 LIKE_ANOTHER = frozenset({
+    "all ranks but the first write", "drafter's type is not the model's",
     "a row of the buffer emptied", "buffer stored into through a view of it", "buffer added to",
     "buffer written as a result", "buffer handed to a function", "each depth changed in a loop",
     "depths handed to a method of the model", "cache emptied by the writer", "rows written twice",
