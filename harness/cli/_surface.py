@@ -39,7 +39,7 @@ def record(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Read a release without importing it, and write its surface as JSON."""
-    surface = read_surface(source, release=release)
+    surface = read_surface(source, release=release).whole()
     if out is None:
         sys.stdout.write(surface.dumps())
         return

@@ -30,6 +30,8 @@ def climb(surface: Surface, *, suite: Path = SUITE) -> RungResult:
     version = version_of(surface.release)
     # What patches say of releases knows no pre-release; unversioned files are the newest.
     release = version.base_version if version is not None else "9999"
+    if surface.unread:
+        return _skipped(f"no mock can be made: {next(iter(surface.unread.values()))}")
     if not suite.is_dir():
         return _skipped("needs a checkout: the patches' unit suite is not packed")
     if importlib.util.find_spec("pytest") is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.gate._changes import Difference, describe, differences
 from harness.gate._hints import Hints
+from harness.gate._unread import assumed, told
 from harness.gate.scale import Rung, Verdict, worst
 from harness.gate.verdict import (
     ConsumerVerdict,
@@ -119,6 +120,9 @@ def judge(known: Surface, candidate: Surface, hints: Hints | None = None) -> Sta
     Raises:
         NotComparable: ``seams.not-recorded``: a surface older than the inventory.
     """
+    if candidate.unread:
+        answer = judge(known, assumed(known, candidate), hints)
+        return told(answer, candidate, set(Consumer) - set(_NEWS_ONLY))
     states = patch_states(candidate)
     before = patch_states(known)
     standings = {

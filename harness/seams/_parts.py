@@ -41,6 +41,7 @@ class Names:
     Attributes:
         text: Its source.
         rest: Everything but the parts.
+        broken: Whether a part that was asked for is no Python.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Names:
     _whole: ast.Module | None = None
     _rest: dict[str, list[Bound]] = field(default_factory=dict)
     _found: dict[str, list[Bound]] = field(default_factory=dict)
+    broken: bool = False
 
     def __post_init__(self) -> None:
         """Bind what is parsed already."""
@@ -113,6 +115,7 @@ class Names:
         try:
             return bindings(self.tree.body).get(name, [])
         except SyntaxError:
+            self.broken = True
             return []
 
 

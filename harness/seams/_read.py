@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import gc
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from harness.seams import _signature
@@ -46,11 +47,13 @@ def read_surface(
     """
     named = source if isinstance(source, Named) else open_source(source, release=release)
     asked = tuple(seams)
-    try:
-        return _read(named, asked, Tree(named.source))
-    except SyntaxError:
-        # A method that was put off is no Python, and so its module is none.
-        return _read(named, asked, Tree(named.source, whole=True))
+    tree = Tree(named.source)
+    with suppress(SyntaxError, MemoryError, RecursionError):
+        surface = _read(named, asked, tree)
+        if not tree.broken:
+            return surface
+    # A part or a method that was put off is no Python, and so its module is none.
+    return _read(named, asked, Tree(named.source, whole=True))
 
 
 def _read(named: Named, seams: Iterable[Seam], tree: Tree) -> Surface:
@@ -62,9 +65,29 @@ def _read(named: Named, seams: Iterable[Seam], tree: Tree) -> Surface:
             entries={seam.id: read_entry(classes, seam) for seam in seams},
             probes={name: probe(classes) for name, probe in PROBES.items()},
         )
+        if tree.unread:
+            surface = replace(surface, unread=dict(_unread(classes, seams)))
         # Gone before the collector is back, which would walk them all once more.
         del classes
         return surface
+
+
+def _unread(classes: Classes, seams: Iterable[Seam]) -> Iterator[tuple[str, str]]:
+    """Yield what rests on a module that cannot be read, by asking all once more."""
+    tree = classes.tree
+
+    def met(name: str, ask: Callable[[Classes], object]) -> Iterator[tuple[str, str]]:
+        tree.met.clear()
+        # Nothing that remembers a way through the modules, or what was not found on it.
+        ask(Classes(tree, _classes=classes._classes, _assigned=classes._assigned))
+        if tree.met:
+            first = min(tree.met)
+            yield name, f"{first} cannot be read: {tree.unread[first]}"
+
+    for seam in seams:
+        yield from met(seam.id, lambda fresh, seam=seam: read_entry(fresh, seam))  # type: ignore[misc]
+    for name, probe in PROBES.items():
+        yield from met(name, probe)
 
 
 def surface_of(name: str) -> Surface:
@@ -74,14 +97,14 @@ def surface_of(name: str) -> Surface:
         name: A release, such as ``0.16.0``, or whatever :func:`read_surface` takes.
 
     Raises:
-        NotComparable: ``seams.no-record``: a release that is not recorded.
+        NotComparable: ``seams.no-record``: a release that is not recorded; ``seams.unread``.
         HarnessError: As :func:`read_surface`.
     """
     if name in releases() or (
         not Path(name).exists() and (spelled(name) or _RELEASE.fullmatch(name))
     ):
         return recorded(name)
-    return read_surface(name)
+    return read_surface(name).whole()
 
 
 def read_entry(classes: Classes, seam: Seam) -> Entry:

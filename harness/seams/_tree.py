@@ -79,17 +79,29 @@ class Tree:
     Attributes:
         source: Its files.
         whole: Parse each module at once and not in parts.
+        unread: Modules that are there and cannot be read, with the reason.
+        met: Those of them that were asked for.
     """
 
     source: Source
     whole: bool = False
     _cache: dict[str, Module | None] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
 
     def module(self, name: str) -> Module | None:
         """Return a module of the package, or None where there is none (or it is no Python)."""
         if name not in self._cache:
             self._cache[name] = self._parse(name)
-        return self._cache[name]
+        found = self._cache[name]
+        if found is None and name in self.unread:
+            self.met.add(name)
+        return found
+
+    @property
+    def broken(self) -> bool:
+        """Whether a part of a module turned out to be no Python."""
+        return any(one is not None and one.names.broken for one in self._cache.values())
 
     def lookup(self, module: str, name: str) -> Found | None:
         """Follow a module's name to its definition; None where it cannot be imported."""
@@ -103,7 +115,10 @@ class Tree:
                 continue
             try:
                 names = Names.of(text, whole=self.whole)
-            except SyntaxError:
+            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+                # Another Python's syntax, or an expression nested too deep for the parser.
+                said = getattr(error, "msg", None) or str(error) or type(error).__name__
+                self.unread[name] = f"{said}, line {line}" if (line := _line(error)) else said
                 return None
             return Module(name, is_package, names, tuple(stars(names.rest.body)), text)
         return None
@@ -144,6 +159,11 @@ class Tree:
         if isinstance(alias, ast.Name) and alias.id in parsed.names:
             return self._lookup(parsed.name, alias.id, seen) or Found(parsed.name, name, value)
         return Found(parsed.name, name, value)
+
+
+def _line(error: Exception) -> int | None:
+    line = getattr(error, "lineno", None)
+    return line if isinstance(line, int) else None
 
 
 def absolute(module: Module, given: Import) -> str:

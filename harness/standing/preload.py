@@ -102,7 +102,7 @@ def surface_at(package: Path) -> Surface:
         return kept
     named = open_source(package.parent)
     watched = _Watched(named.source)
-    surface = read_surface(Named(watched, named.release, named.build))
+    surface = read_surface(Named(watched, named.release, named.build)).whole()
     _remember(path, package, surface, watched)
     return surface
 

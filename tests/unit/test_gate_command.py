@@ -105,6 +105,47 @@ def test_a_seam_that_went_is_a_regression_that_says_where_to(site: Path, tmp_pat
     assert "gather" in seam["hint"] or "extract" in seam["hint"]
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text + "x = " + "(" * 5_000 + ")" * 5_000 + "\n",
+        lambda text: text + "# \0\n",
+        lambda text: text.replace("def extract_from_kv_cache(", "def extract_from_kv_cache[((", 1),
+        lambda text: text + "x = " + "-" * 100_000 + "1\n",
+    ],
+    ids=["nested", "null", "in a part", "deep"],
+)
+def test_module_that_cannot_be_read_is_unknown_and_named_and_not_missing(
+    spoil: Callable[[str], str], site: Path, tmp_path: Path
+) -> None:
+    odd = shutil.copytree(site, tmp_path / "odd")
+    text = (odd / CONNECTOR).read_text(encoding="utf-8")
+    (odd / CONNECTOR).write_text(spoil(text), encoding="utf-8")
+    said = run(str(odd), code=ExitCode.UNKNOWN)
+    assert said["verdict"] == said["generations"]["native"]["verdict"] == "unknown"
+    assert said["generations"]["patched"]["verdict"] == "ok-with-patches"
+    (reason,) = said["generations"]["native"]["reasons"]
+    assert "example_hidden_states_connector cannot be read: " in reason
+    assert "missing" not in {one["status"] for one in said["seams"]}
+    (seam,) = [one for one in said["seams"] if one["seam"] == "connector.extract"]
+    assert "cannot be read" in seam["found"]
+    assert (seam["breaks"], "native" in seam["doubts"]) == ([], True)
+    (probe,) = [one for one in said["probes"] if one["name"] == "native.connector.write"]
+    assert (probe["found"], probe["breaks"]) == ("unknown", [])
+    done = CliRunner().invoke(app, ["surface", "record", str(odd), "--release", "0.99"])
+    assert (done.exit_code, done.stdout) == (ExitCode.UNKNOWN, "")
+
+
+def test_what_broke_elsewhere_is_a_regression_beside_a_module_that_cannot_be_read(
+    site: Path, tmp_path: Path
+) -> None:
+    odd = _broken(site, tmp_path)
+    (odd / "vllm/v1/worker/gpu_worker.py").write_text("(" * 5_000, encoding="utf-8")
+    said = run(str(odd), code=ExitCode.CHECK_FAILED)
+    verdicts = {name: one["verdict"] for name, one in said["generations"].items()}
+    assert verdicts == {"native": "regressed", "patched": "unknown"}
+
+
 def test_what_people_read_says_the_same(site: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["gate", str(_broken(site, tmp_path))])
     assert done.exit_code == ExitCode.CHECK_FAILED
