@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness.cli._outcome import print_json, say
-from harness.errors import UsageError
+from harness.errors import NotComparable, UsageError
 from harness.gate.bisect import VERDICT, Check, Turn, between, first_turn, static_check
 from harness.gate.static import GENERATIONS
-from harness.seams import recorded, releases
+from harness.seams import Surface, recorded, releases
+from harness.seams.recorded import ADDED
 
 
 def show_turn(good: str, bad: str, check: str, *, on_cpu: bool, json_output: bool) -> None:
@@ -31,7 +32,21 @@ def show_turn(good: str, bad: str, check: str, *, on_cpu: bool, json_output: boo
     _show(turn)
 
 
-_surface = recorded
+def _surface(release: str) -> Surface:
+    try:
+        return recorded(release)
+    except NotComparable as error:
+        if error.failure.id != "seams.no-record":
+            raise
+        # What a gate is told here, to give a wheel, is nothing that a bisection takes.
+        raise NotComparable(
+            "bisect.no-record",
+            expected=error.failure.expected,
+            found=release,
+            where="--bisect",
+            next="a bisection asks recorded releases and takes no wheel; to have one more, "
+            f"harness surface record WHEEL --out FOLDER and {ADDED}=FOLDER",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typer
 
 from harness.cli._bisect import show_turn
 from harness.cli._gate_tables import show
-from harness.cli._outcome import command, print_json
+from harness.cli._outcome import command, print_json, say
 from harness.errors import NotComparable, UsageError
 from harness.gate.against import against
 from harness.gate.bisect import VERDICT
@@ -22,6 +22,7 @@ from harness.gate.ladder import climbers_with, run_gate
 from harness.gate.report import require_target, save
 from harness.gate.scale import Rung
 
+_PROVING = {Rung.CPU, Rung.GPU, Rung.FULL}
 _CANDIDATE = (
     "A version such as 0.33.0 (recorded, or fetched by pip), latest, a wheel, a source archive, "
     "a folder that holds vllm/, an environment or its interpreter. Without it, --python."
@@ -53,7 +54,8 @@ def gate(
     bisect: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            help="Instead of a candidate: name the first release where --check turns.",
+            help="Instead of a candidate: name the first of the recorded releases between two "
+            "(no wheels) where --check turns.",
             metavar="GOOD BAD",
         ),
     ] = None,
@@ -87,14 +89,15 @@ def gate(
     evidence: Annotated[
         Path | None,
         typer.Option(
-            help="Also write what rungs cpu, gpu and full proved into this folder, a file each.",
+            help="Also write what rungs cpu, gpu and full proved into this folder, a file each; "
+            "the other rungs prove nothing.",
         ),
     ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Also write the answer to this file: HTML that needs nothing beside it, or "
-            "Markdown for a pull request where the name ends in .md.",
+            help="Also write the answer to this file, FILE.html: HTML that needs nothing beside "
+            "it, or FILE.md: Markdown for a pull request.",
         ),
     ] = None,
     report_prompts: Annotated[
@@ -135,7 +138,7 @@ def gate(
             next=f"harness gate --bisect GOOD BAD --check {check}",
         )
     # What would spoil the writing is told now, and not after an hour of engines.
-    if evidence is not None:
+    if evidence is not None and _PROVING & set(wanted):
         require_folder(evidence)
     if report is not None:
         require_target(report)
@@ -149,9 +152,10 @@ def gate(
             climbers=climbers_with(slice_=slice_, model=model, ranks=tensor_parallel_size),
         )
         result = replace(result, evidence=against(recorded, asked.version))
-    for one in result.rungs:
-        if evidence is not None and one.proves:
-            keep(evidence, one.figures)
+    if evidence is not None:
+        kept = [keep(evidence, one.figures) for one in result.rungs if one.proves]
+        if not kept:
+            say(f"no evidence is written to {evidence}: no engine was run")
     if report is not None:
         save(report, result, recorded, prompts=_prompts() if report_prompts else None)
     if json_output:

@@ -7,6 +7,7 @@ file is read once and held to its checksum.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,10 +207,21 @@ def _side(folder: Path) -> Side:
         raise UsageError(
             "compare.no-dataset",
             expected=f"the output folder of harness extract, with {RUN_FILE} as it was written",
-            found=f"{type(error).__name__}: {error}",
+            found=_said(folder, error),
             where=str(folder),
-            next=f"harness verify {folder}",
+            next=f"harness verify {folder}"
+            if (folder / RUN_FILE).is_file()
+            else "name the folder that harness extract --out wrote",
         ) from error
+
+
+def _said(folder: Path, error: Exception) -> str:
+    if not folder.is_dir():
+        return "a file" if folder.exists() else "no such folder"
+    if isinstance(error, OSError) and error.filename is not None:
+        name = Path(os.fsdecode(error.filename)).name
+        return f"no {name}" if isinstance(error, FileNotFoundError) else f"{name}: {error.strerror}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _require_alike(one: Side, two: Side) -> None:

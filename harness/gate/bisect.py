@@ -60,7 +60,7 @@ def between(good: str, bad: str, every: Sequence[str]) -> list[str]:
     except InvalidVersion as error:
         raise UsageError(
             "bisect.not-a-release",
-            expected="two releases, such as 0.16.0 0.32.0",
+            expected="two recorded releases, such as 0.16.0 0.32.0, and no files",
             found=str(error),
             where="--bisect",
             next="harness gate --bisect 0.16.0 0.32.0",
@@ -71,11 +71,20 @@ def between(good: str, bad: str, every: Sequence[str]) -> list[str]:
             expected="GOOD older than BAD",
             found=f"{good}, then {bad}",
             where="--bisect",
-            next=f"harness gate --bisect {bad} {good}",
+            next=f"harness gate --bisect {bad} {good}" if low != high else _apart(good, every),
         )
     known = {Version(one): one for one in every}
     inner = sorted(one for one in known if low < one < high)
     return [known.get(low, good), *(known[one] for one in inner), known.get(high, bad)]
+
+
+def _apart(release: str, every: Sequence[str]) -> str:
+    others = [one for one in every if Version(one) != Version(release)]
+    if not others:
+        return "name two releases"
+    # The newest other one: what is asked is mostly how far it goes on.
+    good, bad = sorted((release, others[-1]), key=Version)
+    return f"harness gate --bisect {good} {bad}"
 
 
 def first_turn(name: str, releases: Sequence[str], check: Check, *, every: bool = False) -> Turn:

@@ -255,7 +255,8 @@ def _broken(path: Path, error: Exception) -> UsageError:
     return UsageError(
         "seams.broken-archive",
         expected="a whole wheel or source archive",
-        found=f"{type(error).__name__}: {error}",
+        # Of what was tried in turn only that it failed.
+        found=f"{type(error).__name__}: {error}".split("\n")[0].rstrip(":"),
         where=str(path),
         next="fetch it again: pip download --no-deps --only-binary=:all: vllm==RELEASE",
     )

@@ -284,8 +284,10 @@ def test_a_folder_that_is_no_data_set_is_a_usage_error(
         other.mkdir()
     if make == "torn":
         (other / "run.json").write_text('{"schema": 1')
-    with pytest.raises(UsageError, match=r"compare\.no-dataset"):
+    with pytest.raises(UsageError, match=r"compare\.no-dataset") as caught:
         compare(old, other)
+    words = {"missing": "no such folder", "empty": "no run.json", "torn": "JSONDecodeError"}
+    assert caught.value.failure.found.startswith(words[make])
 
 
 def test_a_folder_beside_itself_says_nothing(old: Path) -> None:

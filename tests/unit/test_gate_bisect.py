@@ -81,6 +81,21 @@ def test_a_span_that_is_none_is_a_usage_error(good: str, bad: str, id: str) -> N
     assert caught.value.failure.id == id
 
 
+@pytest.mark.parametrize(("same", "next"), [("0.12.0", "0.12.0 0.32.0"), ("0.32", "0.31.0 0.32")])
+def test_one_release_twice_is_answered_with_two_that_can_be_asked(same: str, next: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        between(same, same, MANY)
+    assert caught.value.failure.next == f"harness gate --bisect {next}"
+    between(*next.split(), MANY)
+
+
+def test_release_that_is_not_recorded_is_told_that_no_wheel_is_taken() -> None:
+    done = CliRunner().invoke(app, ["gate", "--bisect", "0.9.2", "0.33.0", "--json"])
+    said = json.loads(done.stdout)["error"]
+    assert (done.exit_code, said["id"]) == (4, "bisect.no-record")
+    assert "takes no wheel" in said["next"]
+
+
 @pytest.mark.parametrize(
     ("check", "good", "bad", "first"),
     [

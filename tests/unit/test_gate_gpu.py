@@ -374,7 +374,16 @@ def test_a_folder_for_evidence_that_cannot_be_is_refused_before_the_work(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("harness.cli._gate.run_gate", lambda *_, **__: pytest.fail("it ran"))
-    words = ["gate", "0.13.0", "--evidence", str(tmp_path / "file" / "x"), "--json"]
+    words = ["gate", "0.13.0", "--rungs", "cpu", "--evidence", str(tmp_path / "file" / "x")]
+    words.append("--json")
     done = CliRunner().invoke(app, words)
     assert json.loads(done.stdout)["error"]["id"] == "evidence.cannot-write"
     assert done.exit_code == 2
+
+
+def test_no_evidence_is_said_where_no_rung_gives_any(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "evidence"
+    done = CliRunner().invoke(app, ["gate", "0.33.0", "--evidence", str(folder)])
+    assert done.exit_code == 0
+    assert f"no evidence is written to {folder}" in done.stderr
+    assert not folder.parent.exists()

@@ -421,3 +421,12 @@ def test_command_writes_the_report_beside_its_one_json_object(tmp_path: Path) ->
     text = target.read_text()
     assert f'vLLM 0.12.0 to 0.13.0: <span class="verdict green">{verdict}</span>' in text
     assert "shared-40" not in text
+
+
+def test_a_name_that_promises_another_form_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"report\.no-such-form"):
+        require_target(tmp_path / "r.pdf")
+    for name in ("r.html", "r.HTM", "r.MD", "r"):
+        require_target(tmp_path / name)
+    save(tmp_path / "r.MD", result())
+    assert (tmp_path / "r.MD").read_text() == markdown(result())

@@ -212,3 +212,9 @@ def test_no_more_is_inflated_than_the_directory_tells(tmp_path: Path) -> None:
         assert found is not None
         assert found["vllm/config.py"][3] == 100
         assert content(file, found["vllm/config.py"]) is None
+
+
+def test_what_is_no_archive_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "vllm-1.0.tar.gz"
+    path.write_bytes(bytes(range(256)) * 9)
+    assert _failure(path).failure.found == "ReadError: file could not be opened successfully"

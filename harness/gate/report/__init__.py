@@ -22,6 +22,8 @@ __all__ = ["html", "markdown", "require_target", "save"]
 
 Prompts = Mapping[str, Sequence[int]]
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
+_FORMS = (".html", ".htm", ".md", "")
+"""Endings of a report's name; without one it is HTML, as into a pipe."""
 _OPEN = (Verdict.UNKNOWN, Verdict.NOT_COMPARABLE)
 
 
@@ -67,8 +69,16 @@ def require_target(path: Path) -> None:
     """Refuse a report that could not be written, before the work that it is to tell of.
 
     Raises:
-        UsageError: ``report.cannot-write`` or ``report.no-jinja``.
+        UsageError: ``report.cannot-write``, ``report.no-such-form`` or ``report.no-jinja``.
     """
+    if path.suffix.lower() not in _FORMS:
+        raise UsageError(
+            "report.no-such-form",
+            expected="a name that ends in .html or .md",
+            found=path.suffix,
+            where=str(path),
+            next=f"--report {path.with_suffix('.html')}",
+        )
     if path.is_dir():
         raise _cannot_write(path, "a folder")
     try:
@@ -79,7 +89,7 @@ def require_target(path: Path) -> None:
             pass
     except OSError as error:
         raise _cannot_write(path, error.strerror or str(error)) from error
-    if path.suffix != ".md" and importlib.util.find_spec("jinja2") is None:
+    if path.suffix.lower() != ".md" and importlib.util.find_spec("jinja2") is None:
         raise _no_jinja("No module named 'jinja2'")
 
 
@@ -95,7 +105,7 @@ def save(
     Raises:
         UsageError: ``report.cannot-write`` or ``report.no-jinja``.
     """
-    made = markdown if path.suffix == ".md" else html
+    made = markdown if path.suffix.lower() == ".md" else html
     text = made(result, evidence, prompts=prompts)
     # A pipe or a device is written to; what would take its place is none.
     plain = path.is_file() or not path.exists()
