@@ -7,6 +7,7 @@ another name, through a view of it, from a loop over it, or in a method that it 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterable
 
@@ -16,6 +17,7 @@ from harness.seams._forms import at
 _LISTS = frozenset({"reverse", "sort", "insert", "pop", "clear", "extend", "remove"})
 _STORE = "copy_"
 """A store, which ``Flow.stored`` gives and each probe holds against what it knows."""
+_READS = frozenset(dir(builtins)) | {"cast"}
 _TOLD = frozenset({"debug", "info", "warning", "warning_once", "info_once", "error", "exception"})
 _KEPT = frozenset({"append", _STORE})
 """Methods whose argument stays as it is."""
@@ -31,6 +33,7 @@ def unchanged(
     may: Iterable[str] = (),
     own: bool = True,
     stores: bool = True,
+    asked: bool = True,
 ) -> bool:
     """Whether a function leaves values as they are, apart from plain stores into them.
 
@@ -39,6 +42,7 @@ def unchanged(
         values: Beginnings of their texts: an argument or an attribute.
         by: Functions and methods that may be handed the values, or are methods of ``self``.
         may: Methods that may change them: the probe looks at each call of these itself.
+        asked: Functions that are asked for a result are not known to leave the values alone.
         stores: Whether to look for stores by another name; else the probe knows them all.
         own: Methods of ``self`` other than ``by`` are not known to leave the values alone.
     """
@@ -52,7 +56,8 @@ def unchanged(
         if own and _is_own(call):
             return False
         dropped = isinstance(point.node, ast.Expr) and point.node.value is call
-        if dropped and name not in allowed | _KEPT and _given(call, point, which):
+        looked_at = name in allowed | _KEPT or not (dropped or asked)
+        if not looked_at and _handed(name, call, point, which):
             return False
     return not stores or not any(_stores(point, which) for point in found.points)
 
@@ -76,6 +81,16 @@ def _is_module(call: ast.Call) -> bool:
     while isinstance(function, ast.Attribute):
         function = function.value
     return isinstance(function, ast.Name) and function.id in ("torch", "F", "nn")
+
+
+def _handed(name: str, call: ast.Call, point: Point, which: re.Pattern[str]) -> bool:
+    """Whether somebody unknown is handed a value, or anything of it where no result is wanted."""
+    if isinstance(point.node, ast.Expr) and point.node.value is call:
+        return _given(call, point, which)
+    if name in _READS or _is_module(call):
+        return False
+    every = [*call.args, *(one.value for one in call.keywords)]
+    return any(_is(one, point, which) for one in every)
 
 
 def _is_own(call: ast.Call) -> bool:
@@ -104,6 +119,9 @@ def _stores(point: Point, which: re.Pattern[str]) -> bool:
         return _is(node.target, point, which)
     if not isinstance(node, ast.Assign):
         return any(_is(one, point, which) for one in _outs(node))
+    method = node.value
+    if isinstance(method, ast.Attribute) and _is_in_place(method.attr):
+        return _is(method.value, point, which)
     for target in (*node.targets, *_outs(node.value)):
         inner = target
         while isinstance(inner, ast.Subscript):

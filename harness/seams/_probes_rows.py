@@ -145,8 +145,9 @@ def _fits_by_length(classes: Classes) -> bool:
     return fits(texts, "False", room.format(1), needs=room.format(0))
 
 
-_STEPS = ("_determine_batch_execution_and_padding", "_get_slot_mapping", "model")
-"""What ``propose`` calls of its own between filling the buffer and handing it on."""
+_OWN = ("_determine_batch_execution_and_padding", "_get_slot_mapping", "model")
+_STEPS = (*_OWN, "set_forward_context")
+"""What ``propose`` calls between filling the buffer and handing it on."""
 
 
 def _stacked(took: Flow) -> int | None:
@@ -185,7 +186,7 @@ def _left_alone(classes: Classes, runner: Class, place: int) -> bool:
     return (
         ran is not None
         and sampled is not None
-        and unchanged(ran, "self._model_forward", by=["send_tensor_dict"], own=False)
+        and unchanged(ran, "self._model_forward", by=["send_tensor_dict"], own=False, asked=False)
         and unchanged(sampled, f"{KEPT}[{place}]", by=["propose_draft_token_ids"], own=False)
     )
 

@@ -203,7 +203,7 @@ def _saved(classes: Classes, found: Class) -> tuple[ast.Dict, Point] | None:
     tables = [
         (part.node.value, part)
         for made in makers
-        if unchanged(made, "self._kv_cache", _READER, by=["save_file"], own=False)
+        if unchanged(made, "self._kv_cache", _READER, by=["save_file", _READER], own=False)
         for part in made.points
         if isinstance(part.node, ast.Assign) and isinstance(part.node.value, ast.Dict)
     ]

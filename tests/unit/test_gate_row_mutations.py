@@ -231,6 +231,23 @@ BREAKS: dict[str, Break] = {
     "buffer handed to a function": native(
         PROPOSER, replaced(HANDED, "        shuffle(self.hidden_states)\n" + HANDED),
         "native.rows.*"),
+    "buffer handed to a function for a result": native(
+        PROPOSER, replaced(HANDED, "        _ = shuffle(self.hidden_states)\n" + HANDED),
+        "native.rows.*"),
+    "buffer's method called by a name": native(
+        PROPOSER, replaced(HANDED, "        empty = self.hidden_states.zero_\n"
+                                   "        empty()\n" + HANDED),
+        "native.rows.*"),
+    "list handed to a function for a result": native(
+        RUNNER, replaced("            " + CUT, "            _ = shuffle(aux_hidden_states)\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "each depth changed where the model ran": native(
+        RUNNER, replaced("                hidden_states, aux_hidden_states = model_output\n",
+                         "                hidden_states, aux_hidden_states = model_output\n"
+                         "                for h in aux_hidden_states:\n"
+                         "                    h.mul_(2)\n"),
+        "native.rows.cut"),
     "each depth changed in a loop": native(
         PROPOSER, replaced("        stacked_hidden_states = " + STACK,
                            "        for one in target_hidden_states:\n"
@@ -468,6 +485,16 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
                          'getattr(hf_config, "dflash_config", {})')),
     "stack by keywords": (
         PROPOSER, replaced(STACK, STACK.replace("(target", "(tensors=target"))),
+    "buffer told to the log": (
+        PROPOSER, replaced(HANDED, '        logger.debug("%s", self.hidden_states.shape)\n'
+                                   "        assert self.hidden_states.shape[0] >= num_tokens\n"
+                           + HANDED)),
+    "depths counted otherwise": (
+        DEEPSEEK, replaced("if len(aux_hidden_states) > 0:", "if aux_hidden_states:")),
+    "depths counted in the runner": (
+        RUNNER, replaced("            " + CUT, "            count = len(aux_hidden_states)\n"
+                                               "            count += 1\n"
+                                               "            " + CUT)),
     "proposal by place": (
         PROPOSER, replaced(STACK, "torch.stack(target_hidden_states, 1)")),
     "stacked rows called otherwise": (
@@ -513,6 +540,7 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
 
 # Each costs a fifth of a second: those that are much like another are left to `make test-slow`.
 LIKE_ANOTHER = frozenset({
+    "buffer's method called by a name", "each depth changed where the model ran",
     "all ranks but the first write", "drafter's type is not the model's",
     "a row of the buffer emptied", "buffer stored into through a view of it", "buffer added to",
     "buffer written as a result", "buffer handed to a function", "each depth changed in a loop",
