@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
+import tracemalloc
 import venv
 import zipfile
 from collections.abc import Callable
@@ -212,6 +213,21 @@ def test_no_more_is_inflated_than_the_directory_tells(tmp_path: Path) -> None:
         assert found is not None
         assert found["vllm/config.py"][3] == 100
         assert content(file, found["vllm/config.py"]) is None
+
+
+def test_a_bomb_that_tells_a_small_size_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("vllm/config.py", b" " * (32 << 20))
+        info = archive.getinfo("vllm/config.py")
+    with path.open("rb") as file:
+        tracemalloc.start()
+        try:
+            place = (zipfile.ZIP_DEFLATED, info.CRC, info.compress_size, 100, info.header_offset)
+            assert content(file, place) is None
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_what_is_no_archive_is_told_in_one_line(tmp_path: Path) -> None:
