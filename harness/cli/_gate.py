@@ -112,8 +112,9 @@ def gate(
 ) -> None:
     """Say what a vLLM release breaks, before it is installed, and climb to proof.
 
-    Exit code 0: ok, or ok with patches; 1: regressed; 4: unknown or not comparable. With
-    --bisect: 0 where the release is found, 4 where the check does not turn.
+    Exit code 0: ok, or ok with patches; 1: regressed; 4: unknown, not comparable, or a rung
+    that was named could not be climbed. With --bisect: 0 where the release is found, 4 where
+    the check does not turn.
     """
     wanted = _rungs(rungs)
     if bisect is not None:
