@@ -1,6 +1,6 @@
 """Run the GPU tests on a box without a package index, and bring back one bundle.
 
-    python3 ci/gpu/run.py ARCHIVE --out DIR --slice 6 --architecture plain --timeout 1500
+    python3 ci/gpu/run.py ARCHIVE --out DIR --slice 6 --timeout 1500
 
 Unpacks the archive of ci/gpu/pack.py once, runs the lane (all of tests/gpu that is not slow, in one
 pytest session) or the sessions asked for, and writes DIR/bundle.tar.gz: junit.xml, each session's

@@ -36,7 +36,6 @@ RANKS = 8
 _LANE = "gpu and not slow"
 # Files are timed on a disk in memory; a batch of them needs so much room there.
 _MEMORY, _ROOM = Path("/dev/shm"), 16 << 30
-_PRESET_LAYERS = 7  # of fewer layers speculators' preset names one twice
 _LIMITS_S = {Rung.GPU: 2 * 3600.0, Rung.FULL: 6 * 3600.0}
 _TOLD = 3
 
@@ -171,11 +170,12 @@ def _other(seen: Inspection, surface: Surface, python: Path) -> str:
 def _run(rung: Rung, options: GpuOptions, python: Path, capture: str) -> Session:
     with tempfile.TemporaryDirectory(prefix=f"harness-{rung}-", dir=_memory()) as folder:
         report = Path(folder) / "junit.xml"
+        model = () if options.model is None else ("--hs-model", str(options.model.absolute()))
         words = [
             *options.pytest,
             *(str(options.suite), "-m", _LANE, "--hs-require-gpu", "-p", "no:cacheprovider"),
             *("--hs-python", str(python.absolute()), "--hs-capture", capture),
-            *("--hs-tensor-parallel-size", str(options.ranks), *_model(options.model)),
+            *("--hs-tensor-parallel-size", str(options.ranks), *model),
             *(f"--junitxml={report}", f"--basetemp={folder}/tmp"),
         ]
         root = options.suite.parents[1]
@@ -187,18 +187,6 @@ def _memory() -> Path | None:
         return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ROOM else None
     except OSError:
         return None
-
-
-def _model(model: Path | None) -> tuple[str, ...]:
-    """Return the options for a checkpoint; with few layers also which of them."""
-    if model is None:
-        return ()
-    given = ("--hs-model", str(model.absolute()))
-    layers = models.read(model).num_layers
-    if layers >= _PRESET_LAYERS:
-        return given
-    wanted = (2, 3, layers - 1) if layers > 4 else (1, layers - 1)
-    return (*given, "--hs-layers", ",".join(map(str, wanted)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Standard library only: the engine's side imports this package too.
 """
 
 from harness.layers._capture import check_capture
-from harness.layers._dialects import DIALECTS, PRESETS, Dialect, Preset, to_depth, to_dialect
+from harness.layers._dialects import DIALECTS, PRESETS, Dialect, Preset, to_depth, to_dialect, usual
 from harness.layers._plan import LAYOUTS, LayerPlan, resolve
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "resolve",
     "to_depth",
     "to_dialect",
+    "usual",
 ]

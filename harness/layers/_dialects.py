@@ -103,6 +103,14 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
 )
 
 
+def usual(num_layers: int) -> str:
+    """Return the layers where nobody named any: speculators' preset, ids where it collides."""
+    if num_layers >= SMALLEST_PRESET_MODEL:
+        return "speculators-0.9"
+    ids = (2, 3, num_layers - 1) if num_layers > 4 else (1, max(1, num_layers - 1))
+    return ",".join(map(str, dict.fromkeys(ids)))
+
+
 def to_depth(layer_id: int, dialect: str, num_layers: int) -> int:
     """Convert one id of ``dialect`` to its depth.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness import models
 from harness.capture.session import Deadlines
 from harness.extraction import EngineOptions
 from harness.extraction.options import capture_choice
 from harness.extraction.plan import EnginePlan
+from harness.layers import usual
 from harness.lease.asked import plan_for
 from harness.lease.attach import Attached, attach
 from harness.plugin._attach import given
-from harness.settings import LEASE, Settings
+from harness.settings import DEFAULT, LEASE, Settings
 
 
 def engine_plan(settings: Settings, model: Path, folder: Path) -> EnginePlan:
@@ -33,11 +35,12 @@ def engine_options(settings: Settings, model: Path) -> EngineOptions:
     """Return what the user asks of an engine.
 
     Raises:
-        UsageError: ``extract.unknown-capture``.
+        UsageError: ``extract.unknown-capture``; the model cannot be read.
     """
+    unnamed = settings.source("layers") == DEFAULT and settings.model is not None
     return EngineOptions(
         model=model,
-        layers=settings.layers,
+        layers=usual(models.read(model).num_layers) if unnamed else settings.layers,
         dialect=settings.dialect,
         layout=settings.layout,
         capture=capture_choice(settings.capture, "--hs-capture"),

@@ -89,7 +89,8 @@ _DEFINITIONS: Final = (
         read_text,
         "IDS",
         "layer ids such as 2,30,58, or a preset; "
-        f"default: speculators-0.9, for the tiny model {TINY_LAYERS}",
+        "default: speculators-0.9, ids where a model has too few layers for it, "
+        f"{TINY_LAYERS} for the tiny model",
     ),
     Definition(
         "dialect",

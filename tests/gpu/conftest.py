@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from harness import models
 from harness.extraction import EngineOptions
 from harness.plugin._asked import engine_options
-from harness.settings import DEFAULT, Settings
+from harness.settings import Settings
 from tests.gpu._lane import end_session_engine, stage_of
 
 
@@ -61,9 +59,4 @@ def own_engine(hs_settings: Settings) -> EngineOptions:
     """Options for engines that a test loads itself: the session's; needs ``--hs-model``."""
     if hs_settings.model is None:
         pytest.skip("no model: give --hs-model")
-    options = engine_options(hs_settings, hs_settings.model)
-    if hs_settings.source("layers") != DEFAULT:
-        return options
-    layers = models.read(hs_settings.model).num_layers
-    wanted = [2, 3, layers - 1] if layers > 4 else [1, layers - 1]
-    return replace(options, layers=",".join(map(str, wanted)))
+    return engine_options(hs_settings, hs_settings.model)

@@ -14,7 +14,6 @@ import pytest
 from packaging.version import Version
 from typer.testing import CliRunner
 
-from harness import models
 from harness.cli import app
 from harness.engine_facts import Inspection
 from harness.errors import NotComparable
@@ -137,18 +136,6 @@ def test_rung_full_runs_them_on_the_whole_model_and_all_gpus(tmp_path: Path) -> 
     assert result.status is RungStatus.PASSED, result.reason
     assert f"--hs-tensor-parallel-size 8 --hs-model {model}" in words(tmp_path)
     assert result.figures["tensor_parallel_size"] == 8
-
-
-@pytest.mark.parametrize(("count", "asked"), [(4, "1,3"), (6, "2,3,5"), (7, None)])
-def test_slice_too_shallow_for_the_preset_has_its_layers_named(
-    count: int, asked: str | None, tmp_path: Path
-) -> None:
-    model = models.make("kimi-k2.5-slice", tmp_path / "slice", layers=count)
-    ask(tmp_path, stub(tmp_path, "passed"), model=model)
-    found = words(tmp_path)
-    assert f"--hs-model {model}" in found
-    assert ("--hs-layers" in found) is (asked is not None)
-    assert asked is None or f"--hs-layers {asked}" in found
 
 
 def test_what_passed_is_evidence_as_the_schema_says(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from harness.layers import (
     resolve,
     to_depth,
     to_dialect,
+    usual,
 )
 
 ONE_BASED = ("speculators-gen1", "sglang", "modelopt")
@@ -346,3 +347,15 @@ def test_layers_needs_nothing_but_the_standard_library() -> None:
     loaded = set(json.loads(done.stdout))
     assert "harness" in loaded
     assert loaded <= {*sys.stdlib_module_names, "harness", "__main__"}
+
+
+@pytest.mark.parametrize("count", range(2, 13))
+def test_usual_layers_resolve_in_a_model_of_any_depth(count: int) -> None:
+    plan = resolve(usual(count), "vllm", count, layout="training")
+    assert plan.depths[-1] == count
+    assert len(set(plan.depths)) == len(plan.depths)
+
+
+def test_usual_layers_are_speculators_own_where_these_are_distinct() -> None:
+    assert usual(61) == usual(7) == "speculators-0.9"
+    assert usual(6) == "2,3,5"

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from harness import models
 from harness.errors import UsageError
 from harness.extraction import EngineOptions
+from harness.plugin._asked import engine_options
 from harness.settings import (
     COMMAND_LINE,
     DEFAULT,
@@ -172,3 +174,18 @@ def test_bad_value_names_where_it_stands(name: str, text: str, expected: str, so
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("off", False)])
 def test_flag_reads_common_words(text: str, value: bool) -> None:
     assert settings(environment={"HARNESS_REQUIRE_GPU": text}).require_gpu is value
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"), [({}, "2,3,5"), ({"layers": "eagle3"}, "eagle3"), ({"layers": "1"}, "1")]
+)
+def test_shallow_model_has_ids_where_nobody_named_layers(
+    given: dict[str, str], layers: str, tmp_path: Path
+) -> None:
+    model = models.make("kimi-k2.5-slice", tmp_path / "slice", layers=6)
+    made = settings({"model": str(model), **given})
+    assert engine_options(made, model).layers == layers
+
+
+def test_tiny_model_of_the_session_has_its_own_layers(tmp_path: Path) -> None:
+    assert engine_options(settings(), tmp_path).layers == TINY_LAYERS

@@ -1,0 +1,534 @@
+"""Edits of a release between its model and its connector: those that break, and harmless ones.
+
+No name moves in them and no call fails: only what a value is made of changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.unit.mutated import Break
+from tests.unit.surgery import Edit, add_argument, add_to, replaced, returns
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+PROPOSER = "vllm/v1/spec_decode/extract_hidden_states.py"
+MODEL = "vllm/model_executor/models/extract_hidden_states.py"
+CONFIG = "vllm/transformers_utils/configs/extract_hidden_states.py"
+SPECULATIVE = "vllm/config/speculative.py"
+CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py"
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+MANAGER = "vllm/v1/core/kv_cache_manager.py"
+TABLE = "vllm/v1/worker/block_table.py"
+DEEPSEEK = "vllm/model_executor/models/deepseek_v2.py"
+INTERFACES = "vllm/model_executor/models/interfaces.py"
+
+CUT = "target_hidden_states = [h[:num_scheduled_tokens] for h in aux_hidden_states]"
+STACK = "torch.stack(target_hidden_states, dim=1)"
+GATHER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size][\n        :num_tokens"
+HANDED = "        assert self.attn_metadata_builder is not None\n        attn_metadata ="
+TAKEN = "                aux_hidden_states.append(aux_hidden_state)\n"
+NORMED = "        hidden_states, _ = self.norm(hidden_states, residual)\n        if len(aux_"
+WRITTEN = "        basic_cache(to_cache, kv_cache, slot_mapping)\n"
+SCATTER = "kv_cache[slot_mapping // block_size, :, slot_mapping % block_size] = to_cache"
+PROMPT = "token_ids = torch.tensor(request.prompt_token_ids)"
+OFFSETS = "block_offsets.reshape((1, self._block_size))"
+
+
+def native(path: str, edit: Edit, probes: str, *, seams: str = "") -> Break:
+    """An edit that leaves only the native generation in doubt."""
+    return Break(path, edit, seams, probes, hurts="native")
+
+
+BREAKS: dict[str, Break] = {
+    # Which depths.
+    "ids counted from one": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            return tuple(i + 1 for i in layer_ids)\n"),
+        "native.layer-ids"),
+    "ids filtered": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            return tuple(i for i in layer_ids if i)\n"),
+        "native.layer-ids"),
+    "ids sorted downwards": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            layer_ids.sort(reverse=True)\n"
+                         "            return tuple(layer_ids)\n"),
+        "native.layer-ids"),
+    "last id dropped where there are many": native(
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            if len(layer_ids) > 3:\n"
+                         "                layer_ids = layer_ids[:-1]\n"
+                         "            return tuple(layer_ids)\n"),
+        "native.layer-ids"),
+    "ids read under another key": native(
+        RUNNER, replaced('getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None)',
+                         'getattr(hf_config, "target_layer_ids", None)'),
+        "native.layer-ids"),
+    "ids reordered on their way to the model": native(
+        RUNNER, replaced("self.model.set_aux_hidden_state_layers(aux_layers)",
+                         "self.model.set_aux_hidden_state_layers(aux_layers[::-1])"),
+        "native.layer-ids"),
+    "model's own ids win over the configured ones": native(
+        RUNNER, replaced("        if aux_layers:\n            logger.info(\n",
+                         "        if not aux_layers:\n            logger.info(\n"),
+        "native.layer-ids"),
+    "configuration drops what it was given": native(
+        CONFIG, replaced("{**model_dict, **kwargs}", "{**kwargs, **model_dict}"),
+        "native.layer-ids"),
+    "configuration changes an id": native(
+        CONFIG, replaced("        super().__init__(**combined)",
+                         '        combined["eagle_aux_hidden_state_layer_ids"] = [2, 30, 58]\n'
+                         "        super().__init__(**combined)"),
+        "native.layer-ids"),
+    "configuration made of the target's alone": native(
+        SPECULATIVE, replaced("self.draft_model_config.hf_config, **hf_config",
+                              "self.draft_model_config.hf_config, **{}"),
+        "native.layer-ids"),
+    "shared capture shifts the ids": native(
+        INTERFACES, replaced("tuple(sorted(set(layers)))",
+                             "tuple(sorted(i + 1 for i in set(layers)))"),
+        "eagle3.mixin.layer-ids"),
+    "shared setter drops an id": native(
+        INTERFACES, replaced("holder._set_aux_hidden_state_layers(layers)",
+                             "holder._set_aux_hidden_state_layers(layers[1:])"),
+        "eagle3.mixin.layer-ids"),
+    "shared capture forgets the residual": native(
+        INTERFACES, replaced("value = hidden_states + residual if residual is not None else "
+                             "hidden_states", "value = hidden_states"),
+        "eagle3.mixin.state"),
+    "shared capture takes the next layer": native(
+        INTERFACES, replaced("if layer_idx in self.aux_hidden_state_layers:",
+                             "if layer_idx + 1 in self.aux_hidden_state_layers:"),
+        "eagle3.mixin.state"),
+    "model is never told its layers": native(
+        RUNNER, replaced("                self._setup_eagle3_aux_hidden_state_outputs()\n",
+                         "                pass\n"),
+        "native.layer-ids"),
+    "model is not asked for its states": native(
+        RUNNER, replaced("                    vllm_config=self.vllm_config, device=self.device\n"
+                         "                )\n"
+                         "                self.use_aux_hidden_state_outputs = True",
+                         "                    vllm_config=self.vllm_config, device=self.device\n"
+                         "                )\n"
+                         "                self.use_aux_hidden_state_outputs = False"),
+        "native.layer-ids"),
+    # In which type.
+    "buffer of another type": native(
+        PROPOSER, replaced("            dtype=self.dtype,", "            dtype=torch.float16,"),
+        "native.rows.axes"),
+    "drafter's type is not the model's": native(
+        PROPOSER, replaced("self.dtype = vllm_config.model_config.dtype",
+                           "self.dtype = torch.float16"),
+        "native.rows.axes"),
+    "cache as quantised as the model's": native(
+        MODEL, replaced('cache_config = replace(cache_config, cache_dtype="auto")', "pass"),
+        "native.cache.spec"),
+    "cache of another type": native(
+        MODEL, replaced("dtype=self.kv_cache_torch_dtype,", "dtype=torch.float16,"),
+        "native.cache.spec"),
+    # By which name.
+    "another name in the runner": native(
+        RUNNER, replaced('.method == "extract_hidden_states"', '.method == "hidden_states"'),
+        "native.method native.layer-ids"),
+    "another name in the configuration": native(
+        SPECULATIVE, replaced('elif self.method == "extract_hidden_states"',
+                              'elif self.method == "hidden_states"'),
+        "native.method native.layer-ids"),
+    "another name everywhere": native(
+        SPECULATIVE, replaced('"extract_hidden_states"', '"hidden_states"'),
+        "native.method native.layer-ids native.rows.*", seams=""),
+    "drafter runs for another method": native(
+        RUNNER, replaced("elif spec_config.uses_extract_hidden_states():",
+                         'elif spec_config.method == "suffixes":'),
+        "native.method native.rows.*"),
+    # Which rows.
+    "rows shifted by one": native(
+        RUNNER, replaced(CUT, CUT.replace("h[:num", "h[1:num")), "native.rows.cut"),
+    "last row left out": native(
+        RUNNER, replaced(CUT, CUT.replace("tokens]", "tokens - 1]")), "native.rows.cut"),
+    "rows backwards": native(
+        RUNNER, replaced(CUT, CUT.replace("tokens]", "tokens].flip(0)")), "native.rows.cut"),
+    "depths backwards in the runner": native(
+        RUNNER, replaced(CUT, CUT.replace("in aux_hidden_states", "in aux_hidden_states[::-1]")),
+        "native.rows.cut"),
+    "first depth missing": native(
+        RUNNER, replaced(CUT, CUT + "[1:]"), "native.rows.cut"),
+    "rows of last hidden states": native(
+        RUNNER, replaced(CUT, "target_hidden_states = [hidden_states[:num_scheduled_tokens]]"),
+        "native.rows.cut"),
+    "list emptied before it is handed on": native(
+        RUNNER, replaced("            " + CUT, "            aux_hidden_states.reverse()\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "state unpacked in another order": native(
+        RUNNER, replaced("            sample_hidden_states,\n            aux_hidden_states,\n"
+                         "            ec_connector_output,\n            cudagraph_stats,\n"
+                         "            slot_mappings,\n        ) = self.execute_model_state",
+                         "            aux_hidden_states,\n            sample_hidden_states,\n"
+                         "            ec_connector_output,\n            cudagraph_stats,\n"
+                         "            slot_mappings,\n        ) = self.execute_model_state"),
+        "native.rows.cut"),
+    "other half of the model's output": native(
+        RUNNER, replaced("                hidden_states, aux_hidden_states = model_output",
+                         "                aux_hidden_states, hidden_states = model_output"),
+        "native.rows.cut"),
+    "depths stacked before tokens": native(
+        PROPOSER, replaced(STACK, STACK.replace("dim=1", "dim=0")), "native.rows.*"),
+    "depths stacked backwards": native(
+        PROPOSER, replaced(STACK, STACK.replace("states,", "states[::-1],")), "native.rows.*"),
+    "buffer filled from its second row": native(
+        PROPOSER, replaced("self.hidden_states[:num_tokens] = stacked",
+                           "self.hidden_states[1 : num_tokens + 1] = stacked"),
+        "native.rows.*"),
+    "buffer read from its second row": native(
+        PROPOSER, replaced("hidden_states=self.hidden_states[:num_input_tokens]",
+                           "hidden_states=self.hidden_states[1 : num_input_tokens + 1]"),
+        "native.rows.axes"),
+    "chunk of one token is passed over": native(
+        PROPOSER, replaced("        # Copy hidden states to buffer\n",
+                           "        if num_tokens == 1:\n"
+                           "            return sampled_token_ids[:, :1]\n"),
+        "native.rows.*"),
+    "step of one token is passed over": native(
+        RUNNER, replaced("            if use_gpu_toks:\n",
+                         "            if use_gpu_toks and scheduler_output"
+                         ".total_num_scheduled_tokens > 1:\n"),
+        "native.rows.when"),
+    "longest prompts are passed over": native(
+        RUNNER, replaced("            <= self.effective_drafter_max_model_len",
+                         "            <= self.effective_drafter_max_model_len // 2"),
+        "native.rows.when"),
+    # Changed where they lie.
+    "buffer emptied": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states.zero_()\n" + HANDED),
+        "native.rows.*"),
+    "buffer changed through a view of it": native(
+        PROPOSER, replaced(HANDED, "        view = self.hidden_states[:num_tokens]\n"
+                                   "        view.mul_(2)\n" + HANDED),
+        "native.rows.*"),
+    "buffer stored into through a view of it": native(
+        PROPOSER, replaced(HANDED, "        view = self.hidden_states[:num_tokens]\n"
+                                   "        view[0] = 0\n" + HANDED),
+        "native.rows.*"),
+    "buffer added to": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states += 1\n" + HANDED),
+        "native.rows.*"),
+    "buffer written as a result": native(
+        PROPOSER, replaced(HANDED, "        torch.mul(stacked_hidden_states, 2, "
+                                   "out=self.hidden_states[:num_tokens])\n" + HANDED),
+        "native.rows.*"),
+    "a row of the buffer emptied": native(
+        PROPOSER, replaced(HANDED, "        self.hidden_states.index_fill_(\n"
+                                   "            0, torch.tensor([0]), 0)\n" + HANDED),
+        "native.rows.*"),
+    "buffer changed by a method": native(
+        PROPOSER, replaced(HANDED, "        self._shuffle()\n" + HANDED), "native.rows.*"),
+    "buffer handed to a function": native(
+        PROPOSER, replaced(HANDED, "        shuffle(self.hidden_states)\n" + HANDED),
+        "native.rows.*"),
+    "buffer handed to a function for a result": native(
+        PROPOSER, replaced(HANDED, "        _ = shuffle(self.hidden_states)\n" + HANDED),
+        "native.rows.*"),
+    "buffer's method called by a name": native(
+        PROPOSER, replaced(HANDED, "        empty = self.hidden_states.zero_\n"
+                                   "        empty()\n" + HANDED),
+        "native.rows.*"),
+    "list handed to a function for a result": native(
+        RUNNER, replaced("            " + CUT, "            _ = shuffle(aux_hidden_states)\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "each depth changed where the model ran": native(
+        RUNNER, replaced("                hidden_states, aux_hidden_states = model_output\n",
+                         "                hidden_states, aux_hidden_states = model_output\n"
+                         "                for h in aux_hidden_states:\n"
+                         "                    h.mul_(2)\n"),
+        "native.rows.cut"),
+    "each depth changed in a loop": native(
+        PROPOSER, replaced("        stacked_hidden_states = " + STACK,
+                           "        for one in target_hidden_states:\n"
+                           "            one.mul_(2)\n"
+                           "        stacked_hidden_states = " + STACK),
+        "native.rows.*"),
+    "each depth changed in the runner": native(
+        RUNNER, replaced("            " + CUT, "            for h in aux_hidden_states:\n"
+                                               "                h.mul_(2)\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "list reversed by another name": native(
+        RUNNER, replaced("            " + CUT, "            aux = aux_hidden_states\n"
+                                               "            aux.reverse()\n"
+                                               "            " + CUT),
+        "native.rows.cut"),
+    "state changed in the model once it is taken": native(
+        DEEPSEEK, replaced(TAKEN, TAKEN + "                aux_hidden_state.mul_(0)\n"),
+        "deepseek.capture"),
+    "depths reversed in the model": native(
+        DEEPSEEK, replaced(NORMED, "        aux_hidden_states.reverse()\n" + NORMED),
+        "deepseek.capture"),
+    "each depth changed in the model": native(
+        DEEPSEEK, replaced(NORMED, "        for a in aux_hidden_states:\n"
+                                   "            a.mul_(2)\n" + NORMED),
+        "deepseek.capture"),
+    "depths handed to a method of the model": native(
+        DEEPSEEK, replaced(NORMED, "        self._shuffle(aux_hidden_states)\n" + NORMED),
+        "deepseek.capture"),
+    "depth changed in the shared capture": native(
+        INTERFACES, replaced("aux_hidden_states.append(value)",
+                             "aux_hidden_states.append(value)\n"
+                             "            aux_hidden_states[0].mul_(2)"),
+        "eagle3.mixin.state"),
+    "cache emptied once it is written": native(
+        MODEL, replaced(WRITTEN, WRITTEN + "        kv_cache.zero_()\n"), "native.cache.*"),
+    "cache emptied by the writer": native(
+        MODEL, replaced(SCATTER, SCATTER + "\n    kv_cache.zero_()"), "native.cache.*"),
+    "cache emptied behind the layer": native(
+        MODEL, replaced("    return torch.empty(0, device=kv_cache.device",
+                        "    kv_cache.zero_()\n"
+                        "    return torch.empty(0, device=kv_cache.device"),
+        "native.cache.*"),
+    "rows written twice": native(
+        MODEL, replaced(WRITTEN, WRITTEN + WRITTEN), "native.cache.*"),
+    "a row written over on a condition": native(
+        MODEL, replaced(SCATTER, SCATTER + "\n    if block_size > 16:\n"
+                                           "        kv_cache[0] = 0"),
+        "native.cache.*"),
+    # Into which slots.
+    "slots emptied once they are stored": native(
+        PROPOSER, replaced("        view = self._slot_mapping_buffer",
+                           "        self._slot_mapping_buffer.zero_()\n"
+                           "        view = self._slot_mapping_buffer"),
+        "native.rows.slots"),
+    "slots of the first group's table": native(
+        RUNNER, replaced("blk_table = self.input_batch.block_table[kv_cache_gid]\n"
+                         "                slot_mapping = blk",
+                         "blk_table = self.input_batch.block_table[0]\n"
+                         "                slot_mapping = blk"),
+        "native.rows.slots"),
+    "slots of the batch from the second on": native(
+        RUNNER, replaced("blk_table.slot_mapping.gpu[:num_tokens_padded]",
+                         "blk_table.slot_mapping.gpu[1 : num_tokens_padded + 1]"),
+        "native.rows.slots"),
+    "drafter takes another group for its own": native(
+        PROPOSER, replaced("self.kv_cache_gid = gid", "self.kv_cache_gid = gid - 1"),
+        "native.rows.slots"),
+    "blocks backwards in the table": native(
+        TABLE, replaced("start : start + num_blocks] = block_ids",
+                        "start : start + num_blocks] = block_ids[::-1]"),
+        "native.slots"),
+    "every table gets the first group's blocks": native(
+        TABLE, replaced("append_row(block_ids[i], row_idx)", "append_row(block_ids[0], row_idx)"),
+        "native.slots"),
+    "second group keeps the first one's slots": native(
+        RUNNER, replaced("            if kv_cache_gid > 0:\n                cm.block_table",
+                         "            if kv_cache_gid > 1:\n                cm.block_table"),
+        "native.rows.slots"),
+    "positions shifted before the kernel": native(
+        TABLE, replaced("            query_start_loc,\n            positions,\n"
+                        "            self.block_table.gpu,",
+                        "            query_start_loc,\n            positions + 1,\n"
+                        "            self.block_table.gpu,"),
+        "native.slots"),
+    "slots shifted": native(
+        PROPOSER, replaced(".copy_(slot_mapping)", ".copy_(slot_mapping + 1)"),
+        "native.rows.slots"),
+    "slots of the buffer's second half": native(
+        PROPOSER, replaced("view = self._slot_mapping_buffer[:num_tokens]",
+                           "view = self._slot_mapping_buffer[1 : num_tokens + 1]"),
+        "native.rows.slots"),
+    "slots of the first group": native(
+        RUNNER,
+        replaced("if self.drafter.kv_cache_gid == kv_cache_gid:", "if kv_cache_gid == 0:"),
+        "native.rows.slots"),
+    "rows written to the block's neighbour": native(
+        MODEL, replaced(SCATTER, SCATTER.replace("slot_mapping //", "(slot_mapping + 1) //")),
+        "native.cache.*"),
+    "heads and tokens exchanged where it writes": native(
+        MODEL, replaced(SCATTER, "kv_cache[slot_mapping // block_size, slot_mapping % block_size]"
+                                 " = to_cache"),
+        "native.cache.*"),
+    "rows reversed where it writes": native(
+        MODEL, replaced(SCATTER, SCATTER + ".flip(0)"), "native.cache.*"),
+    "block size of another axis": native(
+        MODEL, replaced("block_size = kv_cache.shape[2]", "block_size = kv_cache.shape[1]"),
+        "native.cache.*"),
+    "layer is told of half its depths": native(
+        MODEL, replaced("num_heads=self.num_hidden_states,",
+                        "num_heads=self.num_hidden_states // 2,"),
+        "native.cache.spec"),
+    "cache of an ordinary class": native(
+        MODEL, replaced("return HiddenStateCacheSpec(", "return AttentionSpec("),
+        "native.cache.spec"),
+    "kernel counts blocks from one": native(
+        TABLE, replaced("pos // virtual_block_size", "pos // virtual_block_size + 1"),
+        "native.slots"),
+    "kernel forgets the place in the block": native(
+        TABLE, replaced("block_numbers * KV_CACHE_BLOCK_SIZE + local_block_offsets",
+                        "block_numbers * KV_CACHE_BLOCK_SIZE"),
+        "native.slots"),
+    # Whose blocks.
+    "blocks of another order": native(
+        MANAGER, replaced("tuple([blk.block_id for blk in group] for group in groups)",
+                          "tuple([blk.block_id for blk in group[::-1]] for group in groups)"),
+        "native.blocks"),
+    "one block less": native(
+        MANAGER, replaced("ids[:num_valid_blocks]", "ids[: num_valid_blocks - 1]"),
+        "native.blocks"),
+    "blocks of another request": native(
+        SCHEDULER, replaced("            request_id=request.request_id,\n"
+                            "            num_computed_tokens=request.num_computed_tokens,",
+                            "            request_id=request.client_index,\n"
+                            "            num_computed_tokens=request.num_computed_tokens,"),
+        "native.blocks"),
+    "blocks freed though they are to be kept": native(
+        SCHEDULER, replaced("        if not delay_free_blocks:\n", "        if request:\n"),
+        "native.blocks"),
+    # What is read back and saved.
+    "rows read from the second on": native(
+        CONNECTOR, replaced(GATHER, GATHER.replace(":num_tokens", "1 : num_tokens + 1")),
+        "native.cache.read"),
+    "slots read by another axis": native(
+        CONNECTOR, replaced("block_size = kv_cache.shape[2]", "block_size = kv_cache.shape[1]"),
+        "native.cache.read"),
+    "last token's row left out": native(
+        CONNECTOR, replaced("num_tokens = pending.token_ids.shape[0]",
+                            "num_tokens = pending.token_ids.shape[0] - 1"),
+        "native.saved.rows"),
+    "slots of the stock connector shifted": native(
+        CONNECTOR, replaced(OFFSETS, OFFSETS + " + 1"), "native.saved.rows"),
+    "states under another key": native(
+        CONNECTOR, replaced('"hidden_states": pinned_hs', '"states": pinned_hs'),
+        "native.saved.rows native.connector.tensors"),
+    "file written before the copy is done": native(
+        CONNECTOR, replaced("event.synchronize()\n            save_file(tensors, filename)",
+                            "save_file(tensors, filename)\n            event.synchronize()"),
+        "native.saved.written"),
+    "first prompt token left out": native(
+        CONNECTOR, replaced(PROMPT, PROMPT.replace("ids)", "ids[1:])")), "native.saved.tokens"),
+    "output saved unasked": native(
+        CONNECTOR, replaced('kv_params.get("include_output_tokens", False)',
+                            'kv_params.get("include_output_tokens", True)'),
+        "native.saved.tokens"),
+    "output saved with its last token": native(
+        CONNECTOR, replaced("list(request.all_token_ids)[:-1]", "list(request.all_token_ids)"),
+        "native.saved.tokens"),
+    "blocks of the first group": native(
+        CONNECTOR, replaced("block_ids[self._cache_kv_group_id]", "block_ids[0]"),
+        "native.saved.group"),
+    "block size of the whole model": native(
+        CONNECTOR, replaced("return cache_group.kv_cache_spec.block_size",
+                            "return vllm_config.cache_config.block_size"),
+        "native.saved.group"),
+    "first cache of all": native(
+        CONNECTOR, replaced("kv_caches[self.cache_layers[0]]", "next(iter(kv_caches.values()))"),
+        "native.saved.cache"),
+    "blocks let go before the copy": native(
+        CONNECTOR, replaced("if event is not None and not event.query():", "if event is None:"),
+        "native.saved.released"),
+    "blocks let go when a request ends": native(
+        CONNECTOR, replaced('return True, {"hidden_states_path"',
+                            'return False, {"hidden_states_path"'),
+        "native.saved.released"),
+    "folder under another key": native(
+        CONNECTOR, replaced('"shared_storage_path"', '"storage_path"'),
+        "native.saved.keys native.connector.extra-keys"),
+    "lock under another key": native(
+        CONNECTOR, replaced('"use_synchronization_lock"', '"use_lock"'),
+        "native.saved.keys native.connector.extra-keys"),
+    "second rank writes": native(
+        CONNECTOR, replaced("get_tensor_model_parallel_rank() == 0",
+                            "get_tensor_model_parallel_rank() == 1"),
+        "native.connector.rank"),
+    "all ranks but the first write": native(
+        CONNECTOR, replaced("get_tensor_model_parallel_rank() == 0",
+                            "get_tensor_model_parallel_rank() != 0"),
+        "native.connector.rank"),
+    "rank is told and not asked": native(
+        CONNECTOR, replaced("        if not self._is_tp_rank_zero:\n            return\n"
+                            "        assert self._kv", "        assert self._kv"),
+        "native.connector.rank"),
+    "scheduler tells the first group alone": native(
+        CONNECTOR, replaced("(KVConnectorBase_V1, SupportsHMA)", "(KVConnectorBase_V1)"),
+        "native.saved.group", seams="connector"),
+    "two ranks are waited for": native(
+        CONNECTOR, returns("ExampleHiddenStatesConnector.get_finished_count", "2"),
+        "native.connector.finished-count"),
+}  # fmt: skip
+
+
+def formatted(text: str) -> str:
+    """Write a file as the interpreter would: no comment, other quotes, other lines."""
+    return ast.unparse(ast.parse(text))
+
+
+HARMLESS: dict[str, tuple[str, Edit]] = {
+    "local names of the cut": (
+        RUNNER, replaced(CUT, "rows = [one[:num_scheduled_tokens] for one in aux_hidden_states]\n"
+                              "            target_hidden_states = rows")),
+    "count of the cut written out": (
+        RUNNER, replaced(CUT, CUT.replace("num_scheduled_tokens",
+                                          "scheduler_output.total_num_scheduled_tokens"))),
+    "cut from row nought": (RUNNER, replaced(CUT, CUT.replace("h[:num", "h[0:num"))),
+    "ids as a list": (
+        RUNNER, replaced("            return tuple(layer_ids)\n",
+                         "            found = list(layer_ids)\n"
+                         "            return tuple(found)\n")),
+    "ids read as an attribute": (
+        RUNNER, replaced('getattr(hf_config, "eagle_aux_hidden_state_layer_ids", None)',
+                         "hf_config.eagle_aux_hidden_state_layer_ids")),
+    "another drafter's configuration is read too": (
+        RUNNER, replaced('getattr(hf_config, "dflash_config", None)',
+                         'getattr(hf_config, "dflash_config", {})')),
+    "stack by keywords": (
+        PROPOSER, replaced(STACK, STACK.replace("(target", "(tensors=target"))),
+    "buffer told to the log": (
+        PROPOSER, replaced(HANDED, '        logger.debug("%s", self.hidden_states.shape)\n'
+                                   "        assert self.hidden_states.shape[0] >= num_tokens\n"
+                           + HANDED)),
+    "depths counted otherwise": (
+        DEEPSEEK, replaced("if len(aux_hidden_states) > 0:", "if aux_hidden_states:")),
+    "depths counted in the runner": (
+        RUNNER, replaced("            " + CUT, "            count = len(aux_hidden_states)\n"
+                                               "            count += 1\n"
+                                               "            " + CUT)),
+    "proposal by place": (
+        PROPOSER, replaced(STACK, "torch.stack(target_hidden_states, 1)")),
+    "stacked rows called otherwise": (
+        PROPOSER, lambda text: re.sub(r"\bstacked_hidden_states\b", "together", text)),
+    "buffer filled by a copy": (
+        PROPOSER, replaced("self.hidden_states[:num_tokens] = stacked_hidden_states",
+                           "self.hidden_states[:num_tokens].copy_(stacked_hidden_states)")),
+    "proposal with one more keyword": (
+        PROPOSER, add_argument("ExtractHiddenStatesProposer.propose", "trace", "None")),
+    "context with one more keyword": (
+        PROPOSER, replaced("            num_tokens=num_input_tokens,\n",
+                           "            num_tokens=num_input_tokens,\n            trace=None,\n")),
+    "count in the middle": (PROPOSER, add_to("ExtractHiddenStatesProposer.propose", "count = 1")),
+    "formatting of the drafter": (PROPOSER, formatted),
+    "formatting of the draft layer": (MODEL, formatted),
+    "formatting of the connector": (CONNECTOR, formatted),
+    "arguments of the writer called otherwise": (
+        MODEL, replaced(SCATTER, "size, rows = block_size, to_cache\n    "
+                        + SCATTER.replace("block_size", "size").replace("to_cache", "rows"))),
+    "writer called otherwise": (
+        MODEL, lambda text: re.sub(r"\bbasic_cache\b", "store_rows", text)),
+    "reading in two steps": (
+        CONNECTOR, replaced(f"return {GATHER}\n    ]",
+                            "block, place = slot_mapping // block_size, slot_mapping % block_size\n"
+                            "    found = kv_cache[block, :, place]\n"
+                            "    return found[:num_tokens]")),
+    "group looked for in a loop variable": (
+        CONNECTOR, lambda text: re.sub(r"\bgroup_ids\b", "numbers", text)),
+    "token ids through a name": (
+        CONNECTOR, replaced(PROMPT, "prompt = request.prompt_token_ids\n"
+                                    "            token_ids = torch.tensor(prompt)")),
+    "block ids through a name": (
+        SCHEDULER, replaced("block_ids = self.kv_cache_manager.get_block_ids_for_computed_tokens(",
+                            "block_ids = ids = self.kv_cache_manager"
+                            ".get_block_ids_for_computed_tokens(")),
+    "kernel counts its blocks otherwise": (
+        TABLE, replaced("pos - virtual_block_indices * virtual_block_size",
+                        "pos % virtual_block_size")),
+    "debugging of the configuration": (
+        SPECULATIVE, add_to("SpeculativeConfig.uses_extract_hidden_states", "asked = True")),
+}  # fmt: skip
