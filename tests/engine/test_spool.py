@@ -114,6 +114,14 @@ def test_a_broken_row_is_not_constant_and_one_equal_row_makes_no_equal_columns(c
     assert [(f["check"], f["column"], f["first"]) for f in found] == [("finite", 0, 1)]
 
 
+def test_columns_of_the_same_values_in_another_order_are_not_equal() -> None:
+    tensor = rows(tokens=3)
+    tensor[:, 1] = tensor[:, 0].flip(-1)  # the sums of their bits are equal
+    flags = row_flags(tensor).numpy()
+    assert flags[:, 6:].any()
+    assert faults_of_flags(flags, tensor) == row_faults(tensor) == []
+
+
 def test_a_sample_of_many_parts_is_whole(tmp_path: Path) -> None:
     torch.manual_seed(1)
     tensor = torch.randn(700, 2, 1024)
