@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 
 ASKED = Path(os.environ["HARNESS_STEP_PROFILE"])
 TOP = 40
@@ -63,7 +64,27 @@ class Recorder:
             name: round(1e3 * statistics.median(step.get(name, 0.0) for step in steps), 3)
             for name in sorted(regions)
         }
-        return {"steps": len(steps), "host_ms": host, "device_ms": self._device(len(steps))}
+        return {
+            "steps": len(steps),
+            "host_ms": host,
+            "streams_ms": self._streams(len(steps)),
+            "device_ms": self._device(len(steps)),
+        }
+
+    def _streams(self, steps: int) -> dict[str, float]:
+        """Milliseconds a step that the device works: each stream, any of them, and in all."""
+        spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for event in self._profile.events():
+            if event.device_type != DeviceType.CPU:
+                place = (event.time_range.start, event.time_range.end)
+                spans[f"stream {event.device_resource_id}"].append(place)
+                spans["any stream"].append(place)
+        found = {name: round(covered(places) / 1e3 / steps, 3) for name, places in spans.items()}
+        if spans:
+            ends = [end for _, end in spans["any stream"]]
+            begun = min(start for start, _ in spans["any stream"])
+            found["wall"] = round((max(ends) - begun) / 1e3 / steps, 3)
+        return found
 
     def _device(self, steps: int) -> dict[str, float]:
         def spent(event: Any) -> float:
@@ -72,6 +93,15 @@ class Recorder:
 
         top = sorted(self._profile.key_averages(), key=spent, reverse=True)[:TOP]
         return {event.key[:120]: round(spent(event) / 1e3 / max(1, steps), 3) for event in top}
+
+
+def covered(places: list[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(places):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 RECORDER = Recorder()
@@ -95,6 +125,7 @@ def timed(owner: Any, name: str, region: str, *, begins: bool = False) -> None:
 
 
 def install() -> None:
+    from vllm.v1.core.sched import scheduler
     from vllm.v1.worker import gpu_model_runner, gpu_worker
 
     from harness.inside import patched, spool
@@ -105,6 +136,12 @@ def install() -> None:
     timed(runner, "_model_forward", "forward launched")
     timed(runner, "propose_draft_token_ids", "draft launched")
     timed(runner, "_bookkeeping_sync", "wait for the device")
+    timed(runner, "_update_states", "update states")
+    timed(runner, "_prepare_inputs", "prepare inputs")
+    # In the worker's process only where it is the engine's as well: with one device.
+    timed(scheduler.Scheduler, "schedule", "schedule")
+    timed(scheduler.Scheduler, "update_from_output", "update from output")
+    timed(scheduler.Scheduler, "_connector_finished", "connector finished")
     timed(spool.SpoolWriter, "submit", "spool submit")
     timed(patched.PatchedCapture, "_keep", "patched keep")
     try:
@@ -113,3 +150,5 @@ def install() -> None:
         return  # a release without native capture
     timed(connector.SpoolConnector, "get_finished", "native get_finished")
     timed(connector.SpoolConnector, "_copy_part", "native copies")
+    timed(connector.SpoolConnector, "build_connector_meta", "connector meta")
+    timed(connector.SpoolConnector, "start_load_kv", "start load")
