@@ -254,7 +254,7 @@ class PatchedCapture:
         arrived = self._stage.arrival()
 
         def wait() -> None:
-            arrived()
+            arrived.synchronize()
             require_own_rows(partial.key, partial.prompt, partial.ids, partial.positions)
 
         if partial.probe:

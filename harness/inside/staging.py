@@ -6,8 +6,9 @@ by an explicit wait; an event tells when they have arrived. On a CPU they are do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 
@@ -33,6 +34,26 @@ class Copy:
         target.copy_(source.to(target.dtype), non_blocking=True)
 
 
+class Arrival(Protocol):
+    """Says when copies are there; a device event is one."""
+
+    def query(self) -> bool:
+        """Tell whether they are."""
+
+    def synchronize(self) -> None:
+        """Wait until they are."""
+
+
+class _Arrived:
+    """Copies on a host without a device are done at once."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+
 class Stage:
     """Host buffers and the way into them from one device."""
 
@@ -50,6 +71,46 @@ class Stage:
         """Return host memory, pinned where a device copies into it."""
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=self._cuda)
 
+    def now(self) -> torch.cuda.Event | None:
+        """Return the place that the current stream has reached, for :meth:`beside`."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def beside(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
+        """Run the block's kernels on the copy stream.
+
+        Args:
+            since: They wait for nothing later than this; None for all that the current stream
+                holds so far, a forward that was just launched too.
+        """
+        if self._stream is None:
+            yield
+            return
+        if since is None:
+            # Not the default stream: a worker runs its forward on one of its own.
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        else:
+            self._stream.wait_event(since)
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def there(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring host values to the device; inside :meth:`beside`."""
+        if self._stream is None:
+            return values
+        # From pageable memory the host would wait for the forward pass.
+        return values.pin_memory().to(self._device, non_blocking=True)
+
+    def back(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring values of the block to the host; they are there once :meth:`arrival` says so."""
+        if self._stream is None:
+            return values
+        return self.empty(tuple(values.shape), values.dtype).copy_(values, non_blocking=True)
+
     @contextmanager
     def copying(
         self, columns: Sequence[torch.Tensor], rows: int, *others: torch.Tensor
@@ -61,22 +122,20 @@ class Stage:
             rows: Rows of this step; what lies behind them is padding.
             others: Further device tensors that are read.
         """
+        with self.beside():
+            yield Copy(columns, rows, from_device=self._cuda)
         if self._stream is None:
-            yield Copy(columns, rows, from_device=False)
             return
-        # Not the default stream: a worker runs its forward on one of its own.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            yield Copy(columns, rows, from_device=True)
         for source in (*columns, *others):
             # The allocator must not reuse their memory before the copies have run.
             source.record_stream(self._stream)
 
-    def arrival(self) -> Callable[[], None]:
-        """Return a call that waits for every copy made so far."""
+    def arrival(self) -> Arrival:
+        """Return the event behind every copy made so far."""
         if self._stream is None:
-            return lambda: None
+            return _Arrived()
+        # A writer thread that spins instead of sleeping takes a core from the engine.
         event = torch.cuda.Event(blocking=True)
         event.record(self._stream)
-        wait: Callable[[], None] = event.synchronize
-        return wait
+        arrival: Arrival = event
+        return arrival

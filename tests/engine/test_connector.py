@@ -38,15 +38,20 @@ def test_a_whole_request_is_saved_with_its_own_tokens_and_a_cut_one_is_not() -> 
 
 
 @pytest.mark.parametrize(
-    ("most", "reads"),
-    # Requests that want other columns are read by themselves, and none is cut.
-    [((), [1, 3, 4]), (("8",), [2, 4, 7])],
+    ("most", "reads", "waited"),
+    # Requests that want other columns are read by themselves, and none is cut. Of the second step
+    # nobody said when it began: everything is waited for, never a step before.
+    [
+        ((), [1, 3, 4], [1, None, None, 2]),
+        (("8",), [2, 4, 7], [1, 1, None, None, 2, 2, 2]),
+    ],
     ids=["a step at once", "8 rows at once"],
 )
 def test_requests_of_a_step_share_a_read_and_each_file_has_its_own_slots(
-    most: tuple[str, ...], reads: list[int], tmp_path: Path
+    most: tuple[str, ...], reads: list[int], waited: list[int | None], tmp_path: Path
 ) -> None:
-    found, seen = run("connector_batches.py", str(tmp_path), *most)
+    found, seen, since = run("connector_batches.py", str(tmp_path), *most)
     assert len(found) == 12
     assert all(all(one.values()) for one in found.values()), found
     assert seen == reads
+    assert since == waited

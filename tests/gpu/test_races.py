@@ -44,10 +44,12 @@ def test_copies_wait_for_a_busy_forward_and_keep_its_memory(
 ) -> None:
     found = run(hs_settings.python, "staging_race.py")
     figures(**found)
-    assert found["late_forward"] == found["reused_memory"] == 0, found
+    assert found["late_forward"] == found["reused_memory"] == found["early_copy"] == 0, found
+    assert found["early_copy_came_early"], found
     # Without the one line that orders each case it goes wrong, so both were really forced.
     assert found["late_forward_unordered"] > 0, found
     assert found["reused_memory_unordered"] > 0, found
+    assert found["early_copy_unordered"] > 0, found
 
 
 @pytest.fixture

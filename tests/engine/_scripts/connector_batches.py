@@ -2,13 +2,16 @@
 
 ``connector_batches.py FOLDER [ROWS]``: at most so many rows are read together. In a process of its
 own: the base class needs vllm imported. Prints, by sample, the slots that its
-file has and the ones that its blocks stand for; and how often the cache was read.
+file has and the ones that its blocks stand for; how often the cache was read; and which step's
+beginning each copy waited for.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import torch
 
 from harness.inside import connector
 from harness.inside.spool import SpoolWriter
+from harness.inside.staging import Stage
 
 BLOCK, BLOCKS, COLUMNS, HIDDEN = 4, 64, 3, 8
 STEPS = [
@@ -23,6 +27,7 @@ STEPS = [
     [("d", [7], 4, (2, 0)), ("e", [8, 6], 5, (0, 1, 2))],
     [(f"f{n}", [20 + n], 3, (0, 1, 2)) for n in range(6)],
 ]
+BLIND = 1  # the step whose beginning nobody tells
 
 
 def cache() -> torch.Tensor:
@@ -39,12 +44,31 @@ def save(key: str, blocks: list[int], tokens: int, columns: tuple[int, ...]) -> 
     return connector.SpoolSave(
         req_id=key,
         filename="",
-        token_ids=torch.arange(tokens),
+        token_ids=torch.tensor([]),
+        prompt=list(range(tokens)),
         block_ids=blocks,
         key=key,
         columns=columns,
         probe=(2,) if key == "a" else None,
     )
+
+
+class Told(Stage):
+    """Tells what the copies of each step wait for: the number of a begun step, or everything."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.begun = 0
+        self.waited: list[Any] = []
+
+    def now(self) -> Any:
+        self.begun += 1
+        return self.begun
+
+    @contextmanager
+    def beside(self, since: Any = None) -> Iterator[None]:
+        self.waited.append(since)
+        yield
 
 
 def main() -> None:
@@ -60,10 +84,14 @@ def main() -> None:
     made._req_copy_events, made._accumulated_finished_req_ids = {}, set()
     made._lock_fds, made._connector_metadata = {}, None
     made._step = connector._Step(made._copy)
+    made._stage = stage = Told()
+    made._begun = None
     read, reads = connector.read_rows, []
     vars(connector)["read_rows"] = lambda *args: reads.append(1) or read(*args)
     said, calls = {}, []
-    for step in STEPS:
+    for number, step in enumerate(STEPS):
+        if number != BLIND:
+            made.start_load_kv(None)
         for one in step:
             made._submit_async_write(save(*one))
         sent, _ = made.get_finished({one[0] for one in step})
@@ -81,7 +109,7 @@ def main() -> None:
         }
     probe = load_file(folder / "a.probe.safetensors")["hidden_states"]
     found["probe"] = {"columns": probe[0, :, 1].tolist() == [2.0], "rows": len(probe) == 7}
-    print(json.dumps([found, calls]))
+    print(json.dumps([found, calls, stage.waited]))
 
 
 if __name__ == "__main__":

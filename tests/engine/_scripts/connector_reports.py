@@ -39,7 +39,7 @@ def finished(made: Any) -> dict[str, Any]:
         )
         delayed, _ = made.request_finished(request, [4])
         save = made._pending_saves.get(name)
-        found[name] = [delayed] if save is None else [delayed, save.key, save.token_ids.tolist()]
+        found[name] = [delayed] if save is None else [delayed, save.key, list(save.prompt)]
     return found
 
 

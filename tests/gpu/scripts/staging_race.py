@@ -44,7 +44,7 @@ def late_forward() -> int:
             source.copy_(value)
         with stage.copying(sources, ROWS) as copy:
             copy.rows(target, slice(0, ROWS))
-        stage.arrival()()
+        stage.arrival().synchronize()
     found = wrong(target)
     torch.cuda.synchronize()
     return found
@@ -64,12 +64,38 @@ def reused_memory() -> int:
             copy.rows(target, slice(0, ROWS))
         sources.clear()
         taken = [torch.full((ROWS, HIDDEN), POISON, device="cuda") for _ in range(COLUMNS)]
-        stage.arrival()()
+        stage.arrival().synchronize()
     found = wrong(target)
     del taken
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return found
+
+
+def early_copy() -> tuple[int, bool]:
+    """A step's rows are copied while the next step, already launched, keeps the device busy.
+
+    Returns:
+        Wrong rows, and whether they were there before the next step's end.
+    """
+    stage, work = Stage(torch.device("cuda")), torch.cuda.Stream()
+    with torch.cuda.stream(work):
+        cache = torch.full((ROWS, COLUMNS, HIDDEN), POISON, device="cuda")
+        values = torch.stack(columns(), dim=1)
+        # Taking new host memory can wait for the device; a run has its buffers soon.
+        stage.back(stage.there(stage.empty((ROWS, COLUMNS, HIDDEN), torch.float32)))
+        torch.cuda.synchronize()
+        torch.cuda._sleep(BUSY_CYCLES)
+        cache.copy_(values)  # the step that is read
+        begun = stage.now()
+        torch.cuda._sleep(4 * BUSY_CYCLES)  # the next step
+        with stage.beside(begun):
+            target = stage.back(cache[stage.there(torch.arange(ROWS))])
+        stage.arrival().synchronize()
+        early = not work.query()
+    found = wrong(target)
+    torch.cuda.synchronize()
+    return found, early
 
 
 def main() -> None:
@@ -82,6 +108,10 @@ def main() -> None:
     figures["reused_memory"] = reused_memory()
     with mock.patch.object(torch.Tensor, "record_stream", nothing):
         figures["reused_memory_unordered"] = reused_memory()
+    torch.cuda.empty_cache()
+    figures["early_copy"], figures["early_copy_came_early"] = early_copy()
+    with mock.patch.object(torch.cuda.Stream, "wait_event", nothing):
+        figures["early_copy_unordered"], _ = early_copy()
     print(json.dumps(figures))
 
 
