@@ -25,6 +25,7 @@ from harness.inside.deaths import watch_children
 from harness.inside.rowchecks import row_flags
 from harness.inside.spool import SpoolTask, SpoolWriter
 from harness.inside.staging import Arrival, Stage
+from harness.inside.words import in_words
 
 PARAMS = "hs"
 """Key in ``kv_transfer_params`` that holds our request parameters."""
@@ -237,9 +238,9 @@ def read_rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     Returns:
         A new tensor [tokens, columns, hidden] on the cache's device.
     """
-    found = stock.extract_from_kv_cache(cache, slots, len(slots))
+    found = stock.extract_from_kv_cache(in_words(cache, torch.complex128), slots, len(slots))
     assert isinstance(found, torch.Tensor)
-    return found
+    return found.view(cache.dtype)
 
 
 def _spans(part: Sequence[SpoolSave]) -> Iterator[slice]:

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from harness.inside.words import in_words
+
 Fault = dict[str, Any]
 _EXPONENTS = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 _PART = 1024
@@ -37,8 +39,8 @@ def row_flags(rows: torch.Tensor) -> torch.Tensor:
     least, most = torch.aminmax(rows, dim=-1)  # NaN where a row has one
     broken = ~(least.isfinite() & most.isfinite())
     constant = (least == most) & ~broken  # the two zeros count as one
-    bits = rows.view(torch.int32 if rows.element_size() == 4 else torch.int16)
-    sums = bits.sum(-1, dtype=torch.int64)
+    # Of narrower integers torch would first write all values once more, as int64.
+    sums = in_words(_bits(rows), torch.int64).sum(-1, dtype=torch.int64)
     pairs = [(sums[:, a] == sums[:, b]).unsqueeze(-1) for a, b in _pairs(rows.shape[1])]
     return torch.cat([broken, constant, *pairs], dim=-1).to(torch.uint8)
 
@@ -89,9 +91,12 @@ def row_faults(rows: torch.Tensor) -> list[Fault]:
 
 def bits_of(rows: torch.Tensor) -> npt.NDArray[Any]:
     """View floats as integers; numpy knows no bfloat16."""
-    wide = torch.int32 if rows.element_size() == 4 else torch.int16
-    bits: npt.NDArray[Any] = rows.view(wide).numpy()
+    bits: npt.NDArray[Any] = _bits(rows).numpy()
     return bits
+
+
+def _bits(rows: torch.Tensor) -> torch.Tensor:
+    return rows.view(torch.int32 if rows.element_size() == 4 else torch.int16)
 
 
 def _pairs(columns: int) -> list[tuple[int, int]]:

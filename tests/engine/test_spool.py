@@ -24,6 +24,7 @@ from harness.inside.rowchecks import (  # noqa: E402
     row_flags,
 )
 from harness.inside.spool import SpoolTask, SpoolWriter  # noqa: E402
+from harness.inside.words import in_words  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -116,10 +117,34 @@ def test_a_broken_row_is_not_constant_and_one_equal_row_makes_no_equal_columns(c
 
 def test_columns_of_the_same_values_in_another_order_are_not_equal() -> None:
     tensor = rows(tokens=3)
-    tensor[:, 1] = tensor[:, 0].flip(-1)  # the sums of their bits are equal
+    tensor[:, 1] = tensor[:, 0].roll(8, -1)  # the sums of their bits are equal
     flags = row_flags(tensor).numpy()
     assert flags[:, 6:].any()
     assert faults_of_flags(flags, tensor) == row_faults(tensor) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("hidden", [7, 8, 12])
+@pytest.mark.parametrize("first", [0, 1])
+def test_rows_of_any_width_and_place_are_checked_by_their_own_bits(
+    dtype: torch.dtype, hidden: int, first: int
+) -> None:
+    torch.manual_seed(2)
+    tensor = torch.randn(5, 4, hidden).to(dtype)[:, first:]
+    tensor[:, 2] = tensor[:, 0]
+    flags = row_flags(tensor).numpy()
+    assert faults_of_flags(flags, tensor) == row_faults(tensor)
+    assert [(f["check"], f["column"], f["first"]) for f in row_faults(tensor)] == [
+        ("equal-columns", 2, 0)
+    ]
+
+
+def test_only_rows_of_whole_words_are_seen_as_words() -> None:
+    whole = torch.zeros(3, 2, 16, dtype=torch.bfloat16)
+    assert in_words(whole, torch.complex128).shape == (3, 2, 2)
+    assert in_words(whole[:, 1:], torch.int64).shape == (3, 1, 4)
+    for odd in (whole[..., :7], whole[..., 1:9], whole[..., ::2], torch.zeros(3, 2, 9)[..., :8]):
+        assert in_words(odd, torch.complex128) is odd
 
 
 def test_a_sample_of_many_parts_is_whole(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from harness.gate._hints import Hints
 from harness.seams import SEAMS, Entry, Source, Surface
 from harness.seams._classes import Classes
+from harness.seams._envs import Variables
 from harness.seams._read import read_entry
 from harness.seams._source import FolderSource, Named, open_folder
 from harness.seams._tree import Module, Tree
@@ -47,6 +48,10 @@ class Watched(Tree):
     def module(self, name: str) -> Module | None:
         self.asked.add(name)
         return super().module(name)
+
+    def variables(self, name: str) -> Variables | None:
+        self.asked.add(name)
+        return super().variables(name)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def test_our_connector_is_named_by_module_and_takes_no_file_lock() -> None:
     }
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (16, 16), (128, 16)])
+@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (16, 8), (128, 16)])
 def test_a_gpu_gets_writer_threads_by_its_cores_within_bounds(cores: int, threads: int) -> None:
     made = recipe(platform=Platform("cuda", cores, gpus=1), kv_cache_memory_bytes=1 << 30)
     config = made.engine_args["kv_transfer_config"]["kv_connector_extra_config"]

@@ -10,9 +10,11 @@ import pytest
 
 from harness.seams import _later, _parts, read_surface
 from harness.seams._classes import _targets
-from harness.seams._later import outlined, text_of
+from harness.seams._later import outlined, put_off, text_of
 from harness.seams._lines import texts
 from harness.seams._parts import Names
+from harness.seams._returns import shapes
+from harness.seams._signature import of_function
 from harness.seams._slices import given, may_store, returned, stored
 from harness.seams._syntax import assigned
 from harness.seams._walk import returns, walk
@@ -69,6 +71,53 @@ def test_class_read_in_parts_is_the_class(shape: str, monkeypatch: pytest.Monkey
             (m.lineno, m.end_lineno) for m in whole.body
         ]
         assert ast.dump(node) == ast.dump(whole)
+
+
+FUNCTIONS = {
+    "plain": "def f(x: int = 1, *, y) -> int:\n    return x\n",
+    "asynchronous": "async def f(x):\n    await x\n    return x, 1\n",
+    "head of many lines": "def f(\n    x,\n\n    y={\n    },  # two\n) -> dict[\n    str, int\n]:\n"
+    "    if x:\n        return None\n    return {}\n",
+    "inner": "def f():\n    def g():\n        return 1\n    return g\n",
+    "one line": "def f(x): return x\n\n# and a comment that belongs to nobody\n",
+    "text at the edge": 'def f():\n    return """\ndef g(): ...\n"""\n',
+}
+
+
+@pytest.mark.parametrize("shape", FUNCTIONS)
+def test_function_that_is_put_off_is_the_function(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_later, "_WORTH", 0)
+    text = FUNCTIONS[shape]
+    (whole,) = ast.parse(text).body
+    assert isinstance(whole, ast.FunctionDef | ast.AsyncFunctionDef)
+    (named,), (looked_at,) = put_off(text, 4) or [None], put_off(text, 4) or [None]
+    assert named is not None
+    assert looked_at is not None
+    assert (named.name, named.lineno, named.end_lineno) == (
+        whole.name, whole.lineno + 4, (whole.end_lineno or 0) + 4,
+    )  # fmt: skip
+    assert "body" not in vars(named)
+    assert of_function(named) == of_function(whole)
+    assert shapes(named) == shapes(whole)
+    assert ast.dump(looked_at) == ast.dump(whole)
+
+
+def test_decorated_function_is_parsed_at_once() -> None:
+    text = "@cache\ndef f():\n    return '" + "x" * 200 + "'\n"
+    assert put_off(text, 0) is None
+
+
+def test_large_function_of_a_module_is_not_parsed_for_its_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_parts, "_SMALLEST", 0)
+    text = "import os\n\n\ndef f(a, b=1):\n    x = a\n" + "    x += b  # more\n" * 50
+    (bound,) = Names.of(text).get("f")
+    assert isinstance(bound.value, ast.FunctionDef)
+    assert of_function(bound.value) == "(a, b=1)"
+    assert "body" not in vars(bound.value)
 
 
 def test_methods_are_put_off_and_no_walk_passes_them_by(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,8 @@ def early_copy() -> tuple[int, bool]:
         cache = torch.full((ROWS, COLUMNS, HIDDEN), POISON, device="cuda")
         values = torch.stack(columns(), dim=1)
         # Taking new host memory can wait for the device; a run has its buffers soon.
-        stage.back(stage.there(stage.empty((ROWS, COLUMNS, HIDDEN), torch.float32)))
+        with stage.beside():
+            stage.back(values[stage.there(torch.arange(ROWS))])
         torch.cuda.synchronize()
         torch.cuda._sleep(BUSY_CYCLES)
         cache.copy_(values)  # the step that is read
