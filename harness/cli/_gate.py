@@ -19,8 +19,8 @@ from harness.gate.bisect import VERDICT
 from harness.gate.candidate import Candidate, candidate_of, known, known_good, version_named
 from harness.gate.evidence import Evidence, keep, read_all, require_folder
 from harness.gate.ladder import climbers_with, run_gate
-from harness.gate.report import require_target, save
 from harness.gate.scale import Rung
+from harness.gate.verdict import GateResult
 
 _PROVING = {Rung.CPU, Rung.GPU, Rung.FULL}
 _CANDIDATE = (
@@ -142,7 +142,7 @@ def gate(
     if evidence is not None and _PROVING & set(wanted):
         require_folder(evidence)
     if report is not None:
-        require_target(report)
+        _require_target(report)
     recorded = _recorded()
     with _named(candidate, python, release) as asked, _known(from_, asked) as good:
         result = run_gate(
@@ -158,7 +158,7 @@ def gate(
         if not kept:
             say(f"no evidence is written to {evidence}: no engine was run")
     if report is not None:
-        save(report, result, recorded, prompts=_prompts() if report_prompts else None)
+        _save(report, result, recorded, prompts=report_prompts)
     if json_output:
         print_json(result.to_json())
     else:
@@ -171,6 +171,21 @@ def _recorded() -> tuple[Evidence, ...]:
         return read_all()
     except NotComparable:
         return ()  # an installation without evidence answers by the files all the same
+
+
+def _require_target(report: Path) -> None:
+    # Most answers are only printed, and need none of what makes a report.
+    from harness.gate.report import require_target
+
+    require_target(report)
+
+
+def _save(
+    report: Path, result: GateResult, recorded: tuple[Evidence, ...], *, prompts: bool
+) -> None:
+    from harness.gate.report import save
+
+    save(report, result, recorded, prompts=_prompts() if prompts else None)
 
 
 def _prompts() -> dict[str, list[int]]:

@@ -149,12 +149,14 @@ def _defaults(seam: Seam, known: Entry, found: Entry) -> Iterator[Difference]:
     calls = [call for use in seam.uses for call in use.calls]
     if before is None or after is None or not calls or seam.id == "engine-args":
         return
+    places = _places(before)
     for name, parameter in before.parameters.items():
         other = after.parameters.get(name)
         if other is None or parameter.default is parameter.empty or other.default is other.empty:
             continue
-        left_out = any(not _passes(call, before, name) for call in calls)
-        if left_out and parameter.default != other.default:
+        if parameter.default == other.default:
+            continue
+        if any(not _passes(call, places, name) for call in calls):
             yield Difference(
                 SeamStatus.CHANGED,
                 f"{name}={parameter.default}",
@@ -163,8 +165,8 @@ def _defaults(seam: Seam, known: Entry, found: Entry) -> Iterator[Difference]:
             )
 
 
-def _passes(call: Call, signature: inspect.Signature, name: str) -> bool:
-    return name in call.keywords or name in _places(signature)[: call.positional]
+def _passes(call: Call, places: list[str], name: str) -> bool:
+    return name in call.keywords or name in places[: call.positional]
 
 
 def _returns(seam: Seam, known: Entry, found: Entry) -> Iterator[Difference]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from harness.seams import Finding, Seam, Source
@@ -22,11 +22,12 @@ class Hints:
 
     Attributes:
         source: Its files; None where only a recorded surface is at hand.
-        texts: The files that were read already.
+        texts: Path -> text of the files to search, where they were read already; None: all.
     """
 
     source: Source | None
     texts: dict[str, str] | None = field(default=None, repr=False)
+    _seen: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     def of_name(self, path: str) -> str:
         """Say where a name went: ``module:Name`` or ``module:Class.member``."""
@@ -54,7 +55,7 @@ class Hints:
 
     def _module_went(self, module: str) -> str:
         last = module.rpartition(".")[2]
-        found = [m for m in map(_module, self._files()) if m.rpartition(".")[2] == last]
+        found = [m for m in map(_module, self._paths()) if m.rpartition(".")[2] == last]
         return _went(found) or f"no module {last} any more"
 
     def _top_went(self, module: str, name: str) -> str:
@@ -85,7 +86,7 @@ class Hints:
     def _passed(self, callee: str, argument: str) -> str:
         if self.source is None:
             return ""
-        for text in self._files().values():
+        for _, text in self._each():
             if f"{callee}(" not in text or f"{argument}=" not in text:
                 continue
             for node in _calls(text, callee):
@@ -95,11 +96,24 @@ class Hints:
         return ""
 
     def _files(self) -> dict[str, str]:
-        if self.texts is None:
-            assert self.source is not None
-            files = ((path, self.source.read(path)) for path in self.source.paths())
-            self.texts = {path: text for path, text in files if text is not None}
-        return self.texts
+        return dict(self._each())
+
+    def _paths(self) -> Iterable[str]:
+        assert self.source is not None
+        return self.source.paths() if self.texts is None else self.texts
+
+    def _each(self) -> Iterator[tuple[str, str]]:
+        """Yield each file with its text; files are read as far as somebody looks."""
+        if self.texts is not None:
+            yield from self.texts.items()
+            return
+        assert self.source is not None
+        for path in self.source.paths():
+            if path not in self._seen:
+                self._seen[path] = self.source.read(path)
+            text = self._seen[path]
+            if text is not None:
+                yield path, text
 
 
 def _calls(text: str, callee: str) -> Iterator[ast.Call]:

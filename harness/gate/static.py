@@ -244,10 +244,11 @@ def _seam(
 
 def _fresh(seam: Seam, known: Standing, found: Standing) -> list[Finding]:
     """Findings at a seam that the known release did not give, where it served the consumer."""
-    before = {one.key for one in known.findings if one.seam == seam.id}
-    if any(one.seam == seam.id for one in known.open):
+    now = [one for one in found.findings if one.seam == seam.id]
+    if not now or any(one.seam == seam.id for one in known.open):
         return []
-    return [one for one in found.findings if one.seam == seam.id and one.key not in before]
+    before = {one.key for one in known.findings if one.seam == seam.id}
+    return [one for one in now if one.key not in before]
 
 
 def _status(finding: Finding) -> SeamStatus:

@@ -7,10 +7,11 @@ ImportError``. The candidates come in the order in which to believe them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Import(NamedTuple):
@@ -44,9 +45,11 @@ class Bound(NamedTuple):
 def bindings(body: Iterable[ast.stmt]) -> dict[str, list[Bound]]:
     """Return every name that a body binds, each with its candidates, best first."""
     found: dict[str, list[Bound]] = {}
-    for name, bound in _walk(body, fallback=False, typing_only=False):
-        found.setdefault(name, []).append(bound)
-    return {name: _order(candidates) for name, candidates in found.items()}
+    _collect(body, found, fallback=False, typing_only=False)
+    for name, candidates in found.items():
+        if len(candidates) > 1:
+            found[name] = _order(candidates)
+    return found
 
 
 def stars(body: Iterable[ast.stmt]) -> list[Import]:
@@ -59,70 +62,69 @@ def stars(body: Iterable[ast.stmt]) -> list[Import]:
 
 
 def _order(candidates: list[Bound]) -> list[Bound]:
-    if len(candidates) == 1:
-        return candidates
     # Of plain bindings the last one wins; of fallbacks the first that can be had.
     plain = [bound for bound in candidates if not bound.fallback and not bound.typing_only]
     fallback = [bound for bound in candidates if bound.fallback and not bound.typing_only]
     return plain[::-1] + fallback + [bound for bound in candidates if bound.typing_only]
 
 
-def _walk(
-    body: Iterable[ast.stmt], *, fallback: bool, typing_only: bool
-) -> Iterator[tuple[str, Bound]]:
+def _collect(
+    body: Iterable[ast.stmt], found: dict[str, list[Bound]], *, fallback: bool, typing_only: bool
+) -> None:
     for node in body:
         if isinstance(node, ast.If):
             for_checkers, at_run_time = _typing_branches(node.test)
-            yield from _walk(node.body, fallback=fallback, typing_only=typing_only or for_checkers)
-            yield from _walk(
-                node.orelse,
-                fallback=fallback or not for_checkers,
-                typing_only=typing_only or at_run_time,
-            )
+            unsure, unseen = fallback or not for_checkers, typing_only or at_run_time
+            checked = typing_only or for_checkers
+            _collect(node.body, found, fallback=fallback, typing_only=checked)
+            _collect(node.orelse, found, fallback=unsure, typing_only=unseen)
         elif isinstance(node, ast.Try):
             for part in (node.body, node.orelse, node.finalbody):
-                yield from _walk(part, fallback=fallback, typing_only=typing_only)
+                _collect(part, found, fallback=fallback, typing_only=typing_only)
             for handler in node.handlers:
-                yield from _walk(handler.body, fallback=True, typing_only=typing_only)
+                _collect(handler.body, found, fallback=True, typing_only=typing_only)
         elif isinstance(node, ast.With):
-            yield from _walk(node.body, fallback=fallback, typing_only=typing_only)
+            _collect(node.body, found, fallback=fallback, typing_only=typing_only)
         else:
             for name, value in _simple(node):
-                yield name, Bound(value, fallback, typing_only)
+                bound = Bound(value, fallback, typing_only)
+                if name in found:
+                    found[name].append(bound)
+                else:
+                    found[name] = [bound]
 
 
 def _simple(
     node: ast.stmt,
-) -> Iterator[tuple[str, ast.ClassDef | Function | ast.Assign | ast.AnnAssign | Import]]:
-    if isinstance(node, ast.ClassDef):
-        yield node.name, node
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        if not _secondary(node):
-            yield node.name, node
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, node
-    elif isinstance(node, ast.Assign):
-        for target in node.targets:
-            for inner in ast.walk(target):
-                if isinstance(inner, ast.Name):
-                    yield inner.id, node
-    elif isinstance(node, ast.ImportFrom):
-        for alias in node.names:
-            if alias.name != "*":
-                given = Import(node.level, node.module or "", alias.name)
-                yield alias.asname or alias.name, given
-    elif isinstance(node, ast.Import):
-        for alias in node.names:
-            if alias.asname:
-                yield alias.asname, Import(0, alias.name, None)
-            else:
-                top = alias.name.split(".")[0]
-                yield top, Import(0, top, None)
+) -> Sequence[tuple[str, ast.ClassDef | Function | ast.Assign | ast.AnnAssign | Import]]:
+    if isinstance(node, _DEFINITIONS):
+        return () if node.decorator_list and _secondary(node) else ((node.name, node),)
+    if isinstance(node, ast.AnnAssign):
+        return ((node.target.id, node),) if isinstance(node.target, ast.Name) else ()
+    if isinstance(node, ast.Assign):
+        parts = [part for target in node.targets for part in ast.walk(target)]
+        return [(part.id, node) for part in parts if isinstance(part, ast.Name)]
+    if isinstance(node, ast.ImportFrom):
+        level, module = node.level, node.module or ""
+        return [
+            (alias.asname or alias.name, Import(level, module, alias.name))
+            for alias in node.names
+            if alias.name != "*"
+        ]
+    if isinstance(node, ast.Import):
+        return [
+            (alias.asname, Import(0, alias.name, None))
+            if alias.asname
+            else (top, Import(0, top, None))
+            for alias in node.names
+            for top in [alias.name.split(".")[0]]
+        ]
+    return ()
 
 
-def _secondary(node: Function) -> bool:
+def _secondary(node: Function | ast.ClassDef) -> bool:
     """Tell overloads, setters and deleters, which are not what a caller reaches first."""
-    return any(
+    return not isinstance(node, ast.ClassDef) and any(
         last_name(decorator) in ("overload", "setter", "deleter")
         for decorator in node.decorator_list
     )

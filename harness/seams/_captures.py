@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.seams._bindings import Function, last_name
 from harness.seams._walk import statements, walk
@@ -24,7 +24,8 @@ def captured_by_branches(node: Function) -> str:
         the loop over the layers, or ``self.end_layer in ...`` between loop and final norm, takes
         ``hidden_states + residual``, and the list is returned as it was filled.
     """
-    asked = sum(_is_wanted(part) for part in walk(node))
+    parts = tuple(walk(node))
+    asked = sum(map(_is_wanted, parts))
     loops = [
         n
         for n, loop in enumerate(node.body)
@@ -33,7 +34,7 @@ def captured_by_branches(node: Function) -> str:
     final = [n for n, one in enumerate(node.body) if _captures(one, "end_layer")]
     if len(loops) != 1 or len(loops) + len(final) != asked:
         return UNKNOWN
-    if not _as_filled(node) or not _left_alone(node):
+    if not _as_filled(parts) or not _left_alone(parts):
         return UNKNOWN
     if not final:
         return "inner"
@@ -129,31 +130,31 @@ def _norms(part: ast.stmt) -> bool:
     return any(isinstance(one, ast.Call) and last_name(one.func) == "norm" for one in walk(part))
 
 
-def _as_filled(node: ast.AST) -> bool:
+def _as_filled(parts: Sequence[ast.AST]) -> bool:
     """Whether the list that was filled is returned as it is, beside the last state."""
     filled = {
         last_name(part.func.value)
-        for part in walk(node)
+        for part in parts
         if isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)
         and part.func.attr == "append"
     }
     pairs = [
         part.value.elts[1]
-        for part in walk(node)
+        for part in parts
         if isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple)
     ]
     return len(filled) == 1 and len(pairs) == 1 and _is_name(pairs[0], filled.pop())
 
 
-def _left_alone(node: ast.AST) -> bool:
+def _left_alone(parts: Sequence[ast.AST]) -> bool:
     """Whether list and states are only filled, counted, gathered, cut and returned.
 
     In any other place a state may be changed where it lies, or the list put in another order.
     """
-    names = {name for part in walk(node) for name in _filled_by(part)}
-    seen = {id(one) for part in walk(node) for one in _known_uses(part)}
-    used = (part for part in walk(node) if isinstance(part, ast.Name) and part.id in names)
+    names = {name for part in parts for name in _filled_by(part)}
+    seen = {id(one) for part in parts for one in _known_uses(part)}
+    used = (part for part in parts if isinstance(part, ast.Name) and part.id in names)
     return all(id(part) in seen for part in used)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from harness.seams._bindings import Bound, Function, bindings, last_name
@@ -13,6 +14,7 @@ from harness.seams._slices import may_store, stored
 from harness.seams._tree import Found, Tree
 from harness.seams._walk import statements
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Assigning = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.With | ast.AsyncWith
 
 
@@ -34,6 +36,11 @@ class Class:
     def name(self) -> str:
         """Its name."""
         return self.node.name
+
+    @cached_property
+    def methods(self) -> list[Function]:
+        """What its body defines, ``__init__`` first."""
+        return sorted(_methods(self), key=lambda method: method.name != "__init__")
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,10 @@ class Classes:
         return next((one for one in found if one is not None), None)
 
     def _assigned_in(self, cls: Class, attribute: str) -> Assignment | None:
-        for method in sorted(_methods(cls), key=lambda method: method.name != "__init__"):
+        module = self.tree.module(cls.module)
+        if module is not None and attribute not in module.text:
+            return None
+        for method in cls.methods:
             source = text_of(method)
             if source is not None:
                 if not may_store(source, attribute):
@@ -185,7 +195,7 @@ def _holds(queue: list[Class], wanted: Class) -> bool:
 def _methods(cls: Class) -> Iterator[Function]:
     for candidates in cls.names.values():
         for bound in candidates:
-            if isinstance(bound.value, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(bound.value, _FUNCTIONS):
                 yield bound.value
 
 

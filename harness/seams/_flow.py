@@ -12,9 +12,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.seams._bindings import Function
-from harness.seams._walk import LEAVES, statements, walk
+from harness.seams._later import may_hold
+from harness.seams._walk import CHILDREN, LEAVES, statements, walk
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _HARMLESS = frozenset({"wait_event", "wait_stream", "record", "record_stream", "synchronize"})
@@ -22,15 +24,23 @@ _HARMLESS = frozenset({"wait_event", "wait_stream", "record", "record_stream", "
 Env = dict[str, tuple["Value", ...]]
 
 
-@dataclass(frozen=True, eq=False)
+# Not frozen: thousands are made for a release, and freezing triples the time of each.
+@dataclass(eq=False, slots=True)
 class Value:
-    """An expression and the names as they were when it was evaluated."""
+    """An expression and the names as they were when it was evaluated.
+
+    Attributes:
+        node: The expression.
+        env: The names.
+        texts: How ``_forms`` wrote it out.
+    """
 
     node: ast.expr
     env: Env = field(repr=False)
+    texts: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Guard:
     """A test on the way to a statement, and how it came out."""
 
@@ -39,7 +49,7 @@ class Guard:
     env: Env = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Point:
     """A statement with what is known when it is reached.
 
@@ -66,29 +76,26 @@ class Flow:
 
     node: Function
     points: list[Point] = field(default_factory=list)
-    _calls: dict[str, list[tuple[ast.Call, Point]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Go through the function; once more where an expression inside it binds a name."""
-        if self._go(binds=False):
-            self.points.clear()
-            self._calls.clear()
-            self._go(binds=True)
-
-    def _go(self, *, binds: bool) -> bool:
+        """Go through the function."""
+        binds = may_hold(self.node, ":=") and any(
+            isinstance(part, ast.NamedExpr) for part in walk(self.node)
+        )
         _Walker(self.points, binds).block(self.node.body, _arguments(self.node), ())
-        found = False
+
+    @cached_property
+    def _calls(self) -> dict[str, list[tuple[ast.Call, Point]]]:
+        found: dict[str, list[tuple[ast.Call, Point]]] = {}
         for point in self.points:
-            for part in _asked_in(point.node):
-                if isinstance(part, ast.Call):
-                    self._calls.setdefault(_called(part), []).append((part, point))
-                else:
-                    found = True
-        return found and not binds
+            for call in _calls_in(point.node):
+                found.setdefault(_called(call), []).append((call, point))
+        return found
 
     def calls(self, name: str) -> Iterator[tuple[ast.Call, Point]]:
         """Yield each call of that name with the point at which it stands."""
-        yield from self._calls.get(name, ())
+        if may_hold(self.node, name):
+            yield from self._calls.get(name, ())
 
     def every_call(self) -> Iterator[tuple[str, ast.Call, Point]]:
         """Yield the name of each call, the call, and the point at which it stands."""
@@ -120,15 +127,16 @@ def _arguments(node: Function) -> Env:
     return {one.arg: (Value(_name(f"arg{n}"), {}),) for n, one in enumerate(every, start=1)}
 
 
-def _asked_in(node: ast.AST) -> Iterator[ast.Call | ast.NamedExpr]:
-    """Yield calls and binding expressions; most of a tree is names, which are passed over."""
+def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield calls; most of a tree is names, which are passed over."""
     stack = [node]
     while stack:
         part = stack.pop()
-        if isinstance(part, ast.Call | ast.NamedExpr):
+        if isinstance(part, ast.Call):
             yield part
-        for value in vars(part).values():
-            if type(value) is list:
+        for name in CHILDREN[type(part)]:
+            value = getattr(part, name, None)
+            if isinstance(value, list):
                 stack += [one for one in value if isinstance(one, ast.AST)]
             elif isinstance(value, ast.AST) and type(value) not in LEAVES:
                 stack.append(value)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import product
 from math import prod
+from typing import Any
 
 from harness.seams._bindings import Function
 from harness.seams._flow import Env, Point, Value
@@ -120,10 +121,10 @@ class _Writer:
 
     def write(self, node: ast.AST, env: Env) -> Texts:
         """Return the texts of an expression."""
-        method: Callable[[ast.AST, Env], Texts] = getattr(
-            self, f"_{type(node).__name__.lower()}", _raw
-        )
-        return _few(method(node, env))
+        kind = type(node)
+        if kind not in _WRITERS:
+            _WRITERS[kind] = getattr(_Writer, f"_{kind.__name__.lower()}", _raw)
+        return _few(_WRITERS[kind](self, node, env))
 
     def _name(self, node: ast.Name, env: Env) -> Texts:
         for scope in reversed(self._scopes):
@@ -131,15 +132,23 @@ class _Writer:
                 return (scope[node.id],)
         if node.id not in env:
             return (node.id,)
-        return _few(text for value in env[node.id] for text in self._value(value))
+        values = env[node.id]
+        if len(values) == 1:
+            return self._value(values[0])
+        return _few([text for value in values for text in self._value(value)])
 
     def _value(self, value: Value) -> Texts:
+        if value.texts is not None:
+            return value.texts
         key = id(value)
         if key not in self._known:
             self._known[key] = _LOST  # where a value is made of itself
             scopes, self._scopes = self._scopes, []
             self._known[key] = self.write(value.node, value.env)
             self._scopes = scopes
+            if not self._depth:
+                # In a loop of a list the names of inner loops are others.
+                value.texts = self._known[key]
         return self._known[key]
 
     def _constant(self, node: ast.Constant, env: Env) -> Texts:
@@ -297,14 +306,19 @@ def _either(mark: str, parts: list[str]) -> str:
 
 
 def _ways(parts: list[Texts]) -> Iterable[Texts]:
-    count = prod(len(one) for one in parts)
+    count = prod(map(len, parts))
+    if count == 1:
+        return (tuple([text for (text,) in parts]),)
     return product(*(one if count <= _MOST or len(one) == 1 else _LOST for one in parts))
 
 
-def _few(texts: Iterable[str]) -> Texts:
-    different = tuple(dict.fromkeys(texts))
-    if len(different) > _MOST or any(len(one) > _LONGEST for one in different):
+def _few(texts: Sequence[str]) -> Texts:
+    different = tuple(texts if len(texts) == 1 else dict.fromkeys(texts))
+    if len(different) > _MOST:
         return _LOST
+    for one in different:
+        if len(one) > _LONGEST:
+            return _LOST
     return different
 
 
@@ -323,5 +337,9 @@ def _is_place(args: list[ast.expr]) -> bool:
     )
 
 
-def _raw(node: ast.AST, env: Env) -> Texts:
+def _raw(_: _Writer, node: ast.AST, env: Env) -> Texts:
     return (f"?{ast.unparse(node)}",)
+
+
+_WRITERS: dict[type[ast.AST], Callable[[_Writer, Any, Env], Texts]] = {}
+"""By kind of an expression the method that writes it, found at the first."""

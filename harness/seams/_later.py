@@ -1,4 +1,4 @@
-"""Classes read in parts: a method is parsed when it is asked for.
+"""Classes read in parts: a method, as a function, is parsed when it is asked for.
 
 Of a large class a few methods are looked at, and parsing is most of the time of a reading. The
 class is parsed with an ellipsis for each method that has no decorators, and for the body of each
@@ -18,13 +18,22 @@ _SMALLEST = 1_000
 """Characters of a class below which it is parsed at once."""
 _WORTH = 100
 """Characters of a method below which it is parsed with its class."""
-_EDGE = re.compile(r"\n {0,4}[^\s#)\]}]")
+_EDGE = re.compile(r"\n {0,4}+[^\s#)\]}]")
 """Where a line begins no deeper than a member does, and neither comments nor closes anything."""
 _DEF = re.compile(r"    (async )?def (\w+)\(")
+_TOP = re.compile(r"(async )?def (\w+)\(")
 _END = r"[^\n]*:(?: *#[^\n]*)?\n"
-_WITHIN = r"(?:(?: {4}[\s)\]][^\n]*)?\n)"
-_HEAD = re.compile(rf"{_DEF.pattern}(?:{_END}|[^\n]*\n{_WITHIN}*?    [)\]]{_END})")
+
+
+def _head(begin: str, depth: str) -> re.Pattern[str]:
+    within = rf"(?:(?:{depth}[\s)\]][^\n]*)?\n)"
+    return re.compile(rf"{begin}(?:{_END}|[^\n]*\n{within}*?{depth}[)\]]{_END})")
+
+
+_HEAD = _head(_DEF.pattern, "    ")
+_TOP_HEAD = _head(_TOP.pattern, "")
 _STUB = "..."
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class _Later:
@@ -46,10 +55,11 @@ class _Later:
             """
             if name not in self._fields:
                 raise AttributeError(name)
-            head = _HEAD.match(self.text) if name != "body" else None
-            node = _stubbed(self.text[: head.end()]) if head is not None else None
+            top = self.text[:1] != " "
+            head = (_TOP_HEAD if top else _HEAD).match(self.text) if name != "body" else None
+            node = _stubbed(self.text[: head.end()], top) if head is not None else None
             if node is None:
-                ((node,),) = (one.body for one in ast.parse("class _:\n" + self.text).body)
+                node = _parsed(self.text, top)
             for field in self._fields:
                 if field != "body" or node.body is not _NO_BODY:
                     vars(self).setdefault(field, getattr(node, field))
@@ -138,6 +148,17 @@ def outlined(text: str, first: int, held: list[Span]) -> list[ast.stmt] | None:
     return body if _put_off(body, text, first, cuts) else None
 
 
+def put_off(text: str, first: int) -> list[ast.stmt] | None:
+    """Return a function of a module that is parsed later; None where it is parsed at once.
+
+    Args:
+        text: Its source, at the left edge.
+        first: Lines above it.
+    """
+    found = _TOP.match(text) if len(text) >= _WORTH else None
+    return None if found is None else [_made(found, text, first + 1, 0, {"decorator_list": []})]
+
+
 def _put_off(body: list[ast.stmt], text: str, first: int, cuts: list[tuple[int, int]]) -> bool:
     """Put methods for their marks, to be parsed later; False where one is not what it seemed."""
     if len(body) != 1 or not isinstance(body[0], ast.ClassDef):
@@ -159,33 +180,55 @@ def _put_off(body: list[ast.stmt], text: str, first: int, cuts: list[tuple[int, 
 def _later(node: ast.stmt, text: str) -> ast.stmt | None:
     found = _DEF.match(text)
     assert found is not None
-    known: dict[str, Any] = {"decorator_list": []}
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, _FUNCTIONS):
         if not _is_stub(node.body):
             return None
         known = {name: getattr(node, name) for name in node._fields if name != "body"}
-    elif not _is_stub([node]):
+    elif _is_stub([node]):
+        known = {"decorator_list": []}
+    else:
         return None
+    return _made(found, text, node.lineno, node.col_offset, known)
+
+
+def _made(
+    found: re.Match[str], text: str, line: int, column: int, known: dict[str, Any]
+) -> FunctionDef | AsyncFunctionDef:
     kind = AsyncFunctionDef if found[1] else FunctionDef
-    made = kind(**{"name": found[2], "args": None, "body": None, **known})
-    for name in [name for name in made._fields if name not in known and name != "name"]:
-        vars(made).pop(name, None)
-    made.lineno, made.col_offset, made.text = node.lineno, node.col_offset, text
+    made = kind(found[2], None, None, [])  # type: ignore[arg-type]
+    told = vars(made)
+    # Whatever its constructor put in the place of what is not parsed yet.
+    told.clear()
+    told["name"] = found[2]
+    told |= known
+    told["lineno"], told["col_offset"], told["text"] = line, column, text
     return made
 
 
-def _stubbed(head: str) -> ast.stmt | None:
+def _stubbed(head: str, top: bool) -> ast.stmt | None:
     """Parse a function's head, with no body; None where it is more than that."""
     try:
-        (cls,) = ast.parse(f"class _:\n{head}        {_STUB}\n").body
+        node = _parsed(f"{head}        {_STUB}\n", top)
     except SyntaxError:
         return None
-    members = cls.body if isinstance(cls, ast.ClassDef) else []
-    node = members[0] if len(members) == 1 else None
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not _is_stub(node.body):
+    if not isinstance(node, _FUNCTIONS) or not _is_stub(node.body):
         return None
     node.body = _NO_BODY
     return node
+
+
+def _parsed(text: str, top: bool) -> ast.stmt:
+    """Parse a function of a module, or a method.
+
+    Raises:
+        SyntaxError: It is no Python, or more than one.
+    """
+    body = ast.parse(text if top else f"class _:\n{text}").body
+    if not top:
+        body = [node for cls in body if isinstance(cls, ast.ClassDef) for node in cls.body]
+    if len(body) != 1:
+        raise SyntaxError
+    return body[0]
 
 
 def _is_stub(body: list[ast.stmt]) -> bool:

@@ -10,9 +10,10 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from harness.seams._bindings import Bound, bindings
-from harness.seams._later import outlined
+from harness.seams._later import outlined, put_off
 from harness.seams._lines import Span, edges, texts
 
 _SMALLEST = 3_000
@@ -23,8 +24,7 @@ _EDGE = re.compile(r"\n[^\s#)\]}]")
 """Where a line begins at the left edge, and neither comments nor closes anything."""
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """Lines of one definition: number and place of the first, from nought, and the text."""
 
     name: str
@@ -157,6 +157,9 @@ def _without(text: str, parts: list[_Part]) -> str:
 
 
 def _parsed(part: _Part) -> list[ast.stmt]:
+    later = put_off(part.text, part.first)
+    if later is not None:
+        return later
     start, end = part.start, part.start + len(part.text)
     inside = [(a - start, b - start) for a, b in part.held if start <= a < end]
     found = outlined(part.text, part.first, inside)

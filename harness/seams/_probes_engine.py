@@ -178,13 +178,13 @@ def runner_v2_opt_out(classes: Classes) -> str:
     """Is ``VLLM_USE_V2_MODEL_RUNNER`` heard, so that V1 can be had?"""
     if classes.tree.module("vllm.v1.worker.gpu.model_runner") is None:
         return ABSENT
-    config = classes.find("vllm.config", "VllmConfig")
-    module = classes.tree.module("vllm.envs")
-    if config is None or module is None:
+    if classes.find("vllm.config", "VllmConfig") is None:
         return UNKNOWN
     node = method(classes, "vllm.config", "VllmConfig", "use_v2_model_runner")
-    heard = mentions(module.tree if node is None else node, _VARIABLE)
-    return "yes" if heard else UNKNOWN
+    if node is not None:
+        return "yes" if mentions(node, _VARIABLE) else UNKNOWN
+    module = classes.tree.module("vllm.envs")
+    return "yes" if module is not None and mentions(module.tree, _VARIABLE) else UNKNOWN
 
 
 def runner_v2_sorts(classes: Classes) -> str:

@@ -64,7 +64,7 @@ def capture(classes: Classes) -> str:
     node = method(classes, _DEEPSEEK, "DeepseekV2Model", "forward")
     if node is None:
         return UNKNOWN
-    if not mentions(node, _WANTED) and not mentions(node, _HELPER):
+    if not _takes(node):
         return "none"
     if not all(_reached(classes, *place) for place in (_KIMI, (_DEEPSEEK, _CAUSAL))):
         return UNKNOWN
@@ -81,7 +81,7 @@ def capture_point(classes: Classes) -> str:
     node = method(classes, _DEEPSEEK, "DeepseekV2Model", "forward")
     if node is None:
         return UNKNOWN
-    return "none" if capture(classes) == "none" else _point(node)
+    return _point(node) if _takes(node) else "none"
 
 
 def _point(node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from harness.seams._classes import Class, Classes
 from harness.seams._forms import at, fits, forms
 from harness.seams._reading import flow, methods_with, through
 from harness.seams._syntax import mentions, method, strings
-from harness.seams._walk import returns, statements, walk
+from harness.seams._walk import returns, statements, walk, walk_with
 
 ABSENT, UNKNOWN = "absent", "unknown"
 _CONNECTOR = (
@@ -125,7 +125,7 @@ def request_parameters(classes: Classes) -> str:
         return ABSENT
     read = {
         str(part.args[0].value)
-        for part in walk(found.node)
+        for part in walk_with(found.node, "kv_params")
         if isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)
         and part.func.attr == "get"
@@ -150,7 +150,7 @@ def tensors(classes: Classes) -> str:
     found = classes.find(*_CONNECTOR)
     if found is None:
         return ABSENT
-    for part in walk(found.node):
+    for part in walk_with(found.node, "tensors"):
         if isinstance(part, ast.Assign) and any(last_name(t) == "tensors" for t in part.targets):
             keys = sorted(_keys(part.value))
             if keys:
@@ -165,7 +165,7 @@ def _keys(node: ast.AST) -> Iterator[str]:
 
 
 def _asked(found: Class) -> Iterator[str]:
-    for part in walk(found.node):
+    for part in walk_with(found.node, "get_from_extra_config"):
         if isinstance(part, ast.Call) and last_name(part.func) == "get_from_extra_config":
             first = part.args[0] if part.args else None
             if isinstance(first, ast.Constant):

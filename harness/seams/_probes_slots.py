@@ -256,22 +256,21 @@ def _group(classes: Classes) -> str:
         return UNKNOWN
     if built is None or not own or not all(fits(one, f"ANY[{number}]") for one in own):
         return UNKNOWN
-    chosen = [
-        guard
+    guards = {
+        id(guard): guard
         for point in built.points
         for guard in point.guards
-        if isinstance(point.node, ast.Assign) and "kv_cache_gid ==" in ast.unparse(guard.test)
-    ]
+        if isinstance(point.node, ast.Assign)
+    }
+    chosen = [one for one in guards.values() if "kv_cache_gid ==" in ast.unparse(one.test)]
     found = {text for one in chosen for text in forms(one.test, one.env)}
     if not fits(found, f"self.drafter.kv_cache_gid == {number}"):
         return UNKNOWN
     if not _finds_group(classes):
         return UNKNOWN
     listed = any(
-        PROPOSER[1] in ast.unparse(guard.test)
-        for point in built.points
-        for guard in point.guards
-        if guard.holds and isinstance(guard.test, ast.Call)
+        isinstance(test, ast.Call) and PROPOSER[1] in ast.unparse(test)
+        for test in {guard.test for point in built.points for guard in point.guards if guard.holds}
     )
     return f"the batch's, {'drafter' if listed else 'first'} group"
 

@@ -214,6 +214,12 @@ def _member(classes: Classes, cls: Class, name: str) -> Entry | None:
 
 
 def _env(tree: Tree, module: str, name: str) -> Entry:
+    told = tree.variables(module)
+    if told is not None:
+        with suppress(LookupError):
+            if name not in told.names:
+                return Entry(MISSING, where=module)
+            return Entry("env", where=module, default=_value(told.default(name)))
     parsed = tree.module(module)
     if parsed is None:
         return Entry(MISSING, where=_deepest(tree, module))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.errors import UsageError
@@ -44,6 +45,22 @@ class Sizes:
         if self.all > _ANYTHING:
             found = f"{_mib(self.all)} up to {member}"
             raise self._too_large(f"at most {_mib(_ANYTHING)} in all", found)
+
+    def add_all(self, members: Mapping[str, int]) -> None:
+        """Count sources; one by one only where one of them may be too much.
+
+        Raises:
+            UsageError: ``seams.too-large``.
+        """
+        if (
+            self.sources + sum(members.values()) > MOST
+            or max(members.values(), default=0) > LARGEST
+        ):
+            for member, size in members.items():
+                self.add(member, size)
+            return
+        self.sources += sum(members.values())
+        self.all += sum(members.values())
 
     def _too_large(self, expected: str, found: str) -> UsageError:
         return UsageError(

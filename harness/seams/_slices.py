@@ -154,7 +154,7 @@ def _store(text: str, attribute: str) -> int:
 
 @cache
 def _no_deeper(depth: int) -> re.Pattern[str]:
-    return re.compile(rf"\n {{0,{depth}}}[^\s#)\]}}]")
+    return re.compile(rf"\n {{0,{depth}}}+[^\s#)\]}}]")
 
 
 def _statement(text: str, line: int, depth: int, held: list[Span]) -> str:

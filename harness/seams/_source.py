@@ -84,12 +84,9 @@ class ZipSource:
         self._file = wheel.open("rb")
         self._places = places(self._file, f"{PACKAGE}/".encode())
         self._zip = zipfile.ZipFile(self._file) if self._places is None else None
-        self._names = (
-            frozenset(self._places or ()) if self._zip is None else frozenset(self._zip.namelist())
-        )
-        sizes = Sizes(str(wheel))
-        for name, size in self._sizes():
-            sizes.add(name, size)
+        sizes = self._sizes()
+        Sizes(str(wheel)).add_all(sizes)
+        self._names = sizes.keys() if self._zip is None else frozenset(self._zip.namelist())
 
     @property
     def where(self) -> str:
@@ -114,14 +111,16 @@ class ZipSource:
         """Yield every ``vllm/....py``."""
         return (n for n in self._names if n.startswith(f"{PACKAGE}/") and n.endswith(".py"))
 
-    def _sizes(self) -> Iterator[tuple[str, int]]:
-        """Yield what may be read, with the size that it unpacks to."""
-        if self._zip is None:
-            yield from ((name, place[3]) for name, place in (self._places or {}).items())
-            return
-        for one in self._zip.infolist():
-            if one.filename.endswith((".py", "/METADATA")):
-                yield one.filename, one.file_size
+    def _sizes(self) -> dict[str, int]:
+        """Return what may be read, with the bytes that it unpacks to."""
+        if self._places is not None:
+            return self._places.sizes
+        assert self._zip is not None
+        return {
+            one.filename: one.file_size
+            for one in self._zip.infolist()
+            if one.filename.endswith((".py", "/METADATA"))
+        }
 
     def metadata(self) -> Iterator[str]:
         """Yield the text of each ``METADATA``."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from harness.seams._bindings import Function
 from harness.seams._classes import Classes
-from harness.seams._later import may_hold, text_of
+from harness.seams._later import text_of
 from harness.seams._slices import given
-from harness.seams._walk import statements, walk
+from harness.seams._walk import statements, walk, walk_with
 
 
 def method(classes: Classes, module: str, cls: str, name: str) -> Function | None:
@@ -34,13 +34,11 @@ def holds(node: ast.AST, test: Callable[[ast.AST], bool]) -> bool:
 
 def mentions(node: ast.AST, name: str) -> bool:
     """Whether a definition uses a name: variable, attribute, argument or text."""
-    return may_hold(node, name) and holds(
-        node,
-        lambda part: (
-            (isinstance(part, ast.Name) and part.id == name)
-            or (isinstance(part, ast.Attribute) and part.attr == name)
-            or (isinstance(part, ast.Constant) and part.value == name)
-        ),
+    return any(
+        (isinstance(part, ast.Name) and part.id == name)
+        or (isinstance(part, ast.Attribute) and part.attr == name)
+        or (isinstance(part, ast.Constant) and part.value == name)
+        for part in walk_with(node, name)
     )
 
 

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from harness.seams._bindings import Bound, Function, Import, stars
+from harness.seams._envs import Variables
 from harness.seams._parts import Names
 from harness.seams._source import PACKAGE, Source
 
@@ -86,6 +87,7 @@ class Tree:
     source: Source
     whole: bool = False
     _cache: dict[str, Module | None] = field(default_factory=dict)
+    _variables: dict[str, Variables | None] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
 
@@ -107,21 +109,31 @@ class Tree:
         """Follow a module's name to its definition; None where it cannot be imported."""
         return self._lookup(module, name, frozenset())
 
-    def _parse(self, name: str) -> Module | None:
+    def variables(self, name: str) -> Variables | None:
+        """Return a module's table of environment variables; None where it must be parsed."""
+        if name not in self._variables:
+            _, text = (False, None) if self.whole else self._text(name)
+            self._variables[name] = None if text is None else Variables.of(text)
+        return self._variables[name]
+
+    def _text(self, name: str) -> tuple[bool, str | None]:
+        """Return whether a module is a package, and its source."""
         path = name.replace(".", "/")
-        for file, is_package in ((f"{path}/__init__.py", True), (f"{path}.py", False)):
-            text = self.source.read(file)
-            if text is None:
-                continue
-            try:
-                names = Names.of(text, whole=self.whole)
-            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-                # Another Python's syntax, or an expression nested too deep for the parser.
-                said = getattr(error, "msg", None) or str(error) or type(error).__name__
-                self.unread[name] = f"{said}, line {line}" if (line := _line(error)) else said
-                return None
-            return Module(name, is_package, names, tuple(stars(names.rest.body)), text)
-        return None
+        text = self.source.read(f"{path}/__init__.py")
+        return (False, self.source.read(f"{path}.py")) if text is None else (True, text)
+
+    def _parse(self, name: str) -> Module | None:
+        is_package, text = self._text(name)
+        if text is None:
+            return None
+        try:
+            names = Names.of(text, whole=self.whole)
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            # Another Python's syntax, or an expression nested too deep for the parser.
+            said = getattr(error, "msg", None) or str(error) or type(error).__name__
+            self.unread[name] = f"{said}, line {line}" if (line := _line(error)) else said
+            return None
+        return Module(name, is_package, names, tuple(stars(names.rest.body)), text)
 
     def _lookup(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Found | None:
         if (module, name) in seen or len(seen) > _DEEPEST:

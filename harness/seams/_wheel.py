@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 _END = struct.Struct("<4s4H2LH")
-_ENTRY = struct.Struct("<4s6H3L5H2L")
+_MARK = b"PK\x01\x02"
+_ENTRY = struct.Struct("<4s4x2H12xL3H")
+"""Mark, flags, method, size unpacked, lengths of the name and of what follows it."""
+_PLACE = struct.Struct("<10xH4x3L14xL")
+_FIXED = _PLACE.size
 _LOCAL = struct.Struct("<4s5H3L2H")
 _LONGEST_END = 65_557
-_STORED, _DEFLATED = 0, 8
+_STORED, _DEFLATED = _METHODS = 0, 8
 _ENCRYPTED = 0x1
 _WIDE = 0xFFFFFFFF
 _HARMLESS = 16 << 10
@@ -24,7 +29,33 @@ Place = tuple[int, int, int, int, int]
 """Method, checksum, size packed and unpacked, and where it begins."""
 
 
-def places(file: BinaryIO, top: bytes) -> dict[str, Place] | None:
+class Places(Mapping[str, Place]):
+    """Where entries lie, told when one is asked for.
+
+    Attributes:
+        sizes: Name -> bytes that it unpacks to.
+    """
+
+    def __init__(self, data: bytes, entries: dict[str, int], sizes: dict[str, int]) -> None:
+        self._data = data
+        self._entries = entries
+        self.sizes = sizes
+
+    def __getitem__(self, name: str) -> Place:
+        """Return where an entry lies."""
+        place: Place = _PLACE.unpack_from(self._data, self._entries[name])
+        return place
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield each name."""
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._entries)
+
+
+def places(file: BinaryIO, top: bytes) -> Places | None:
     """Return where the ``*.py`` of a folder and the ``*.dist-info/METADATA`` of a wheel lie.
 
     Args:
@@ -50,52 +81,36 @@ def places(file: BinaryIO, top: bytes) -> dict[str, Place] | None:
     return _entries(file.read(length), count, top)
 
 
-def _entries(data: bytes, count: int, top: bytes) -> dict[str, Place] | None:
-    found: dict[str, Place] = {}
-    place = 0
-    unpack, fixed = _ENTRY.unpack_from, _ENTRY.size
+def _entries(data: bytes, count: int, top: bytes) -> Places | None:
+    entries: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    unpack, last, end = _ENTRY.unpack_from, len(data) - _FIXED, 0
     for _ in range(count):
-        if place + fixed > len(data):
+        if end > last:
             return None
-        (
-            mark,
-            _,
-            _,
-            flags,
-            method,
-            _,
-            _,
-            check,
-            packed,
-            size,
-            named,
-            extra,
-            told,
-            _,
-            _,
-            _,
-            begin,
-        ) = unpack(data, place)
-        name = data[place + fixed : place + fixed + named]
-        place += fixed + named + extra + told
-        if mark != b"PK\x01\x02":
+        mark, flags, method, size, named, extra, told = unpack(data, end)
+        entry, begin = end, end + _FIXED
+        end = begin + named + extra + told
+        if mark != _MARK:
             return None
-        if not ((name.startswith(top) and name.endswith(b".py")) or _is_metadata(name)):
+        name = data[begin : begin + named]
+        if name.endswith(b".py"):
+            if not name.startswith(top):
+                continue
+        elif not name.endswith(b".dist-info/METADATA") or name.count(b"/") != 1:
             continue
-        odd = flags & _ENCRYPTED or method not in (_STORED, _DEFLATED) or not name.isascii()
-        if odd or _WIDE in (packed, size, begin):
+        if flags & _ENCRYPTED or method not in _METHODS or size == _WIDE or not name.isascii():
             return None
-        found[name.decode()] = (method, check, packed, size, begin)
-    return found
-
-
-def _is_metadata(name: bytes) -> bool:
-    return name.endswith(b".dist-info/METADATA") and name.count(b"/") == 1
+        path = name.decode()
+        entries[path], sizes[path] = entry, size
+    return Places(data, entries, sizes)
 
 
 def content(file: BinaryIO, place: Place) -> bytes | None:
     """Return what an entry holds; None where it is not as the directory says."""
     method, check, packed, size, begin = place
+    if _WIDE in (packed, begin):
+        return None
     file.seek(begin)
     head = file.read(_LOCAL.size)
     if len(head) < _LOCAL.size or not head.startswith(b"PK\x03\x04"):

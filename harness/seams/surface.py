@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from harness.errors import NotComparable, UsageError
@@ -79,13 +80,14 @@ class Entry:
             "bases": list(self.bases),
             "returns": self.returns,
         }
-        told = _told(body)
+        told = _told(self.kind, self.paths, self.fields)
         return {name: value for name, value in body.items() if value != told.get(name)}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> Entry:
         """Read what :meth:`to_json` wrote."""
-        whole = {**_told(body), **body}
+        fields = tuple(_field_from_json(one) for one in body.get("fields", ()))
+        whole = {**_told(body["kind"], body.get("paths", ()), fields), **body}
         return Entry(
             kind=whole["kind"],
             paths=tuple(whole["paths"]),
@@ -93,7 +95,7 @@ class Entry:
             owner=whole["owner"],
             signature=whole["signature"],
             default=whole["default"],
-            fields=tuple(_field_from_json(one) for one in whole["fields"]),
+            fields=fields,
             bases=tuple(whole["bases"]),
             returns=whole["returns"],
         )
@@ -155,15 +157,10 @@ class Surface:
             return self.probes[name]
         raise self._not_recorded(f"the probe {name}")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Content of entries and probes; the same for every build of the same files."""
-        body = {
-            "entries": {id: entry.to_json() for id, entry in self.entries.items()},
-            "probes": dict(self.probes),
-        }
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        return _digest({id: entry.to_json() for id, entry in self.entries.items()}, self.probes)
 
     def dumps(self) -> str:
         """Return the surface as JSON text: sorted, a line an entry, the same for equal surfaces."""
@@ -192,6 +189,9 @@ class Surface:
             if schema == SCHEMA:
                 entries = {id: Entry.from_json(entry) for id, entry in body["entries"].items()}
                 surface = Surface(body["release"], body["build"], entries, dict(body["probes"]))
+                if body["digest"] == _digest(body["entries"], body["probes"]):
+                    # As we write it: it need not be written once more to be compared.
+                    vars(surface)["digest"] = body["digest"]
                 if surface.digest != body["digest"]:
                     raise ValueError(f"digest {body['digest']}, content {surface.digest}")
                 return surface
@@ -221,6 +221,12 @@ class Surface:
         )
 
 
+def _digest(entries: Mapping[str, Any], probes: Mapping[str, str]) -> str:
+    body = {"entries": entries, "probes": dict(probes)}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 def _block(name: str, body: Mapping[str, Any]) -> str:
     lines = [
         f"  {json.dumps(key)}: {json.dumps(body[key], sort_keys=True, separators=(', ', ': '))}"
@@ -229,20 +235,19 @@ def _block(name: str, body: Mapping[str, Any]) -> str:
     return f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }"
 
 
-def _told(body: Mapping[str, Any]) -> dict[str, Any]:
+def _told(kind: str, paths: Sequence[str], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Return what an entry's JSON need not say: most members stand where their path says."""
-    module, _, dotted = next(iter(body.get("paths", ())), "").partition(":")
+    module, _, dotted = next(iter(paths), "").partition(":")
     owner = dotted.rpartition(".")[0]
-    fields = [_field_from_json(one) for one in body.get("fields", ())]
     return {
         "paths": [],
         "where": module,
-        "owner": "" if body["kind"] == "external" else owner,
-        "signature": of_fields(tuple(fields)) if fields else None,
+        "owner": "" if kind == "external" else owner,
+        "signature": of_fields(fields) if fields else None,
         "default": None,
         "fields": [],
         "bases": [],
-        "returns": "value" if body["kind"] in ("function", "method") else "",
+        "returns": "value" if kind in ("function", "method") else "",
     }
 
 

@@ -75,6 +75,16 @@ class Release:
         assert found is not None, path
         return found
 
+    def write(self, root: Path) -> None:
+        """Write the files at the seams into a folder."""
+        tree = self.classes.tree
+        for name in (*tree._cache, *tree._variables):
+            is_package, text = tree._text(name)
+            if text is not None:
+                path = root / (name.replace(".", "/") + ("/__init__.py" if is_package else ".py"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+
     def edited(self, texts: dict[str, str | None]) -> tuple[Surface, Hints]:
         """Read the release again with other files; the hints search these."""
         source = Edited(self.named.source, texts)

@@ -52,13 +52,7 @@ def refused(*words: str, code: int) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files at the seams of the installed vLLM, as a source folder of an unknown version."""
     root = tmp_path_factory.mktemp("checkout")
-    release = installed()
-    for name, module in release.classes.tree._cache.items():
-        if module is not None:
-            end = "/__init__.py" if module.is_package else ".py"
-            path = root / (name.replace(".", "/") + end)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(module.text, encoding="utf-8")
+    installed().write(root)
     (root / "vllm" / "_version.py").unlink(missing_ok=True)
     return root
 

@@ -33,12 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files at the seams of the installed vLLM, in a folder of their own."""
     root = tmp_path_factory.mktemp("site")
     release = installed()
-    for name, module in release.classes.tree._cache.items():
-        if module is not None:
-            end = "/__init__.py" if module.is_package else ".py"
-            path = root / (name.replace(".", "/") + end)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(module.text, encoding="utf-8")
+    release.write(root)
     (root / "vllm" / "__init__.py").touch()
     text = f"__version__ = version = '{release.named.release}'\n"
     (root / "vllm" / "_version.py").write_text(text)
