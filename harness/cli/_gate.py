@@ -25,7 +25,8 @@ from harness.gate.verdict import GateResult
 _PROVING = {Rung.CPU, Rung.GPU, Rung.FULL}
 _CANDIDATE = (
     "A version such as 0.33.0 (recorded, or fetched by pip), latest, a wheel, a source archive, "
-    "a folder that holds vllm/, an environment or its interpreter. Without it, --python."
+    "a folder that holds vllm/, an environment or its interpreter. A folder that is called as a "
+    "version is ./0.33.0. Without it, --python."
 )
 
 
@@ -206,6 +207,7 @@ def _named(candidate: str | None, python: Path | None, release: str | None) -> I
             where="the command line",
             next="harness gate 0.32.0, or harness gate --help",
         )
+    _say_if_beside(name)
     with candidate_of(name, release=release) as found:
         if candidate is not None and python is not None:
             _require_same(found, python)
@@ -215,11 +217,19 @@ def _named(candidate: str | None, python: Path | None, release: str | None) -> I
 @contextmanager
 def _known(name: str | None, asked: Candidate) -> Iterator[Candidate | None]:
     if name is not None:
+        _say_if_beside(name)
         with candidate_of(name) as found:
             yield found
         return
     release = known_good(asked)
     yield known(release) if release is not None else None
+
+
+def _say_if_beside(name: str) -> None:
+    """Tell of files that are called as the release that was taken."""
+    release = version_named(name)
+    if release is not None and Path(name).exists():
+        say(f"{name} is taken for the release; what lies here under that name is ./{name}")
 
 
 def _require_same(asked: Candidate, python: Path) -> None:

@@ -64,7 +64,8 @@ def candidate_of(name: str, *, release: str | None = None) -> Iterator[Candidate
 
     Args:
         name: A wheel, a source archive, a folder that holds ``vllm/``, an environment or its
-            interpreter; or a version: recorded, or fetched by pip; or ``latest``.
+            interpreter; or a version: recorded, or fetched by pip; or ``latest``. See
+            :func:`version_named` for what is a version.
         release: The version, where the source does not tell it.
 
     Raises:
@@ -109,11 +110,15 @@ def known_good(candidate: Candidate) -> str | None:
 
 
 def version_named(name: str) -> str | None:
-    """Return the version that a name stands for; None where it names files or a program."""
-    if name == LATEST and not Path(name).exists():
+    """Return the version that a name stands for; None where it names files or a program.
+
+    As with pip, what reads as a version is one whatever lies in the working directory; a folder
+    of that name is ``./NAME``.
+    """
+    if name == LATEST:
         return LATEST
     text = name.removeprefix("vllm==").removeprefix("v")
-    if version_of(text) is None or Path(name).exists() or os.sep in name:
+    if os.sep in name or version_of(text) is None:
         return None
     # Nothing is fetched for another spelling of what is recorded.
     return spelled(text) or text

@@ -20,7 +20,7 @@ from harness.seams._source import Named
 from harness.seams._tree import Found, Tree
 from harness.seams.inventory import SEAMS
 from harness.seams.probes import PROBES
-from harness.seams.recorded import recorded, releases, spelled
+from harness.seams.recorded import recorded, spelled
 from harness.seams.seam import Kind, Seam
 from harness.seams.surface import MISSING, Entry, Surface
 
@@ -94,15 +94,14 @@ def surface_of(name: str) -> Surface:
     """Return the surface of a recorded release, or read one from a source.
 
     Args:
-        name: A release, such as ``0.16.0``, or whatever :func:`read_surface` takes.
+        name: A release, such as ``0.16.0``, or whatever :func:`read_surface` takes; a folder
+            that is called as a release is ``./0.16.0``.
 
     Raises:
         NotComparable: ``seams.no-record``: a release that is not recorded; ``seams.unread``.
         HarnessError: As :func:`read_surface`.
     """
-    if name in releases() or (
-        not Path(name).exists() and (spelled(name) or _RELEASE.fullmatch(name))
-    ):
+    if spelled(name) or _RELEASE.fullmatch(name):
         return recorded(name)
     return read_surface(name).whole()
 

@@ -28,7 +28,7 @@ from harness.gate.against import against
 from harness.gate.evidence import FAILED, PASSED, Evidence, Pair, Proof
 from harness.gate.ladder import run_gate
 from harness.gate.scale import Rung, RungResult, RungStatus, Verdict
-from harness.seams import Surface, recorded
+from harness.seams import Surface, recorded, surface_of
 from tests.unit.edited import installed
 from tests.unit.surgery import rename
 
@@ -267,6 +267,43 @@ def test_another_spelling_of_a_recorded_release_is_not_fetched(
 ) -> None:
     monkeypatch.delattr(_fetch, "fetch")
     assert run(name)["candidate"]["source"] == "0.27.0"
+
+
+@pytest.mark.parametrize("name", ["0.27.0", "v0.27.0", "vllm==0.27.0"])
+def test_folder_that_is_called_as_a_release_does_not_stand_for_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "0.26.0", "latest"):
+        (tmp_path / folder).mkdir()
+    assert run("0.31.0", "--from", name)["from"]["source"] == "0.27.0"
+    done = CliRunner().invoke(app, ["gate", name, "--from", "0.26.0", "--json"])
+    said = json.loads(done.stdout)
+    assert (said["candidate"]["source"], said["from"]["source"]) == ("0.27.0", "0.26.0")
+    assert f"what lies here under that name is ./{name}" in done.stderr
+    assert surface_of("0.27.0") is recorded("0.27.0")
+    assert candidates.version_named("latest") == "latest"
+
+
+def test_folder_is_read_where_it_is_named_as_a_path(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(site, tmp_path / "0.27.0")
+    said = run("./0.27.0", "--release", "0.99.0", "--from", "0.31.0", code=0)
+    assert (said["candidate"]["release"], said["candidate"]["source"]) == ("0.99.0", "0.27.0")
+    assert run("0.31.0", "--from", "./0.27.0")["from"]["release"] == "untold"
+    assert surface_of("0.27.0").release == "0.27.0"
+
+
+def test_version_that_is_not_recorded_is_fetched_beside_a_folder_of_that_name(
+    pip: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "0.99.0").mkdir()
+    calls = pip("echo 'ERROR: no matching distribution (from versions: 0.1)' >&2; exit 1")
+    assert refused("0.99.0", code=ExitCode.USAGE) == "gate.no-such-release"
+    assert "vllm==0.99.0" in calls.read_text()
 
 
 @pytest.fixture
