@@ -131,6 +131,9 @@ def gate(
         show_turn(*bisect, check or VERDICT, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
     _told_of_a_source(candidate, release)
+    _read_by_a_rung("--slice", slice_, (Rung.GPU,), wanted)
+    _read_by_a_rung("--model", model, (Rung.FULL,), wanted)
+    _read_by_a_rung("-tp", tensor_parallel_size, (Rung.GPU, Rung.FULL), wanted)
     if check is not None:
         raise UsageError(
             "gate.check-alone",
@@ -254,6 +257,22 @@ def _alone(beside: list[str]) -> None:
             where="harness gate",
             next="leave these out, or leave --bisect out",
         )
+
+
+def _read_by_a_rung(
+    name: str, given: object, by: tuple[Rung, ...], wanted: tuple[Rung, ...]
+) -> None:
+    """Refuse what no rung would read: another model would be proved than the one that was named."""
+    if given is None or set(by) & set(wanted):
+        return
+    other = "; for rung gpu: --slice" if name == "--model" else ""
+    raise UsageError(
+        "gate.option-unread",
+        expected=f"{name} beside rung {' or '.join(by)}{other}",
+        found=f"{name} {given} with --rungs {','.join(wanted)}",
+        where="harness gate",
+        next=f"add the rung to --rungs, or leave {name} out",
+    )
 
 
 def _told_of_a_source(candidate: str | None, release: str | None) -> None:

