@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from harness.seams._bindings import Function
@@ -20,6 +20,8 @@ from harness.seams._walk import CHILDREN, LEAVES, statements, walk
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _HARMLESS = frozenset({"wait_event", "wait_stream", "record", "record_stream", "synchronize"})
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 Env = dict[str, tuple["Value", ...]]
 
@@ -88,8 +90,9 @@ class Flow:
     def _calls(self) -> dict[str, list[tuple[ast.Call, Point]]]:
         found: dict[str, list[tuple[ast.Call, Point]]] = {}
         for point in self.points:
-            for call in _calls_in(point.node):
-                found.setdefault(_called(call), []).append((call, point))
+            for call, env in _calls_in(point.node, point.env):
+                at = point if env is point.env else replace(point, env=env)
+                found.setdefault(_called(call), []).append((call, at))
         return found
 
     def calls(self, name: str) -> Iterator[tuple[ast.Call, Point]]:
@@ -127,19 +130,28 @@ def _arguments(node: Function) -> Env:
     return {one.arg: (Value(_name(f"arg{n}"), {}),) for n, one in enumerate(every, start=1)}
 
 
-def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield calls; most of a tree is names, which are passed over."""
+def _calls_in(node: ast.AST, env: Env) -> Iterator[tuple[ast.Call, Env]]:
+    """Yield calls with the names that they see; most of a tree is names, which are passed over."""
     stack = [node]
     while stack:
         part = stack.pop()
         if isinstance(part, ast.Call):
-            yield part
+            yield part, env
+        if isinstance(part, _COMPREHENSIONS) and part is not node:
+            yield from _calls_in(part, _each_of(part.generators, env))
+            continue
         for name in CHILDREN[type(part)]:
             value = getattr(part, name, None)
             if isinstance(value, list):
                 stack += [one for one in value if isinstance(one, ast.AST)]
             elif isinstance(value, ast.AST) and type(value) not in LEAVES:
                 stack.append(value)
+
+
+def _each_of(loops: list[ast.comprehension], env: Env) -> Env:
+    for loop in loops:
+        env = _bind(env, loop.target, _make("_each", loop.iter))
+    return env
 
 
 def _called(call: ast.Call) -> str:

@@ -27,6 +27,7 @@ _SHAPING = frozenset({"reshape", "view", "permute", "expand"})
 _COUNTED = "each"
 _AND, _OR = " and ", " or "
 _OPENS, _CLOSES = "([{", ")]}"
+_STANDING = ("ANY", "ARG")
 _ARGUMENT = re.compile(r"arg\d+")
 
 Texts = tuple[str, ...]
@@ -63,7 +64,11 @@ def argument_in(found: Iterable[str], form: str) -> int | None:
 
 def _match(form: str, text: str) -> list[str] | None:
     """Return what ``ARG`` stands for, each time; None where the text is another."""
-    return _rest(_parts(form), text, 0)
+    parts = _parts(form)
+    last = parts[-1]
+    if last not in _STANDING and not text.endswith(last):
+        return None
+    return _rest(parts, text, 0)
 
 
 @cache

@@ -18,6 +18,7 @@ _LISTS = frozenset({"reverse", "sort", "insert", "pop", "clear", "extend", "remo
 _STORE = "copy_"
 """A store, which ``Flow.stored`` gives and each probe holds against what it knows."""
 _READS = frozenset(dir(builtins)) | {"cast"}
+_HANDS_ON = frozenset({"setattr", "map", "filter"})
 _TOLD = frozenset({"debug", "info", "warning", "warning_once", "info_once", "error", "exception"})
 _KEPT = frozenset({"append", _STORE})
 """Methods whose argument stays as it is."""
@@ -91,6 +92,11 @@ def _handed(name: str, call: ast.Call, point: Point, which: re.Pattern[str]) -> 
         return False
     every = [*call.args, *(one.value for one in call.keywords)]
     return any(_is(one, point, which) for one in every)
+
+
+def only_reads(name: str, call: ast.Call) -> bool:
+    """Whether a call leaves its arguments as they are, and keeps them nowhere."""
+    return name in (_READS | _TOLD) - _HANDS_ON or (_is_module(call) and not _is_in_place(name))
 
 
 def _is_own(call: ast.Call) -> bool:

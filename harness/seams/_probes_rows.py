@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from harness.seams._captured import handed_on, kept_apart, run_again, stored, used_inside
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow
 from harness.seams._forms import argument_in, at, bound, fits, forms, keyword
@@ -188,6 +189,9 @@ def _left_alone(classes: Classes, runner: Class, place: int) -> bool:
         and sampled is not None
         and unchanged(ran, "self._model_forward", by=["send_tensor_dict"], own=False, asked=False)
         and unchanged(sampled, f"{KEPT}[{place}]", by=["propose_draft_token_ids"], own=False)
+        and not (handed_on(ran) or used_inside(ran) or stored(sampled, f"{KEPT}[{place}]"))
+        and kept_apart(classes, runner)
+        and not run_again(classes, runner, sampled)
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from harness.seams._bindings import Function
 from harness.seams._classes import Class, Classes
 from harness.seams._flow import Flow
+from harness.seams._later import may_hold
 from harness.seams._syntax import function, method
 
 ABSENT, UNKNOWN = "absent", "unknown"
@@ -47,7 +48,9 @@ def methods_with(classes: Classes, cls: Class, text: str) -> Iterator[Function]:
         module = classes.tree.module(one.module)
         places = list(_lines_with(text, module.text)) if module is not None else []
         for node in one.node.body if places else []:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if may_hold(node, text) and any(
                 node.lineno <= n <= (node.end_lineno or 0) for n in places
             ):
                 yield node

@@ -35,6 +35,30 @@ PROMPT = "token_ids = torch.tensor(request.prompt_token_ids)"
 OFFSETS = "block_offsets.reshape((1, self._block_size))"
 
 
+CLEARED = "        # Clear ephemeral state.\n        self.execute_model_state = None\n"
+KEEPS = "        self.execute_model_state = ExecuteModelState(\n            scheduler_output,\n"
+STATE = """            logits,
+            spec_decode_metadata,
+            spec_decode_common_attn_metadata,
+            hidden_states,
+            sample_hidden_states,
+            aux_hidden_states,
+            ec_connector_output,
+            cudagraph_stats,
+            slot_mappings,
+        )
+"""
+CALLED = "        self._settle()\n"
+METHOD = "    def _input_fits_in_drafter(\n"
+
+
+def with_method(body: str, old: str, new: str) -> Edit:
+    """Give the runner a method without arguments, and change the code that calls it."""
+    made = replaced(METHOD, f"    def _settle(self):\n        {body}\n\n{METHOD}")
+    changed = replaced(old, new)
+    return lambda text: changed(made(text))
+
+
 def native(path: str, edit: Edit, probes: str, *, seams: str = "") -> Break:
     """An edit that leaves only the native generation in doubt."""
     return Break(path, edit, seams, probes, hurts="native")
@@ -243,6 +267,47 @@ BREAKS: dict[str, Break] = {
                          "                hidden_states, aux_hidden_states = model_output\n"
                          "                for h in aux_hidden_states:\n"
                          "                    h.mul_(2)\n"),
+        "native.rows.cut"),
+    # From beside the way.
+    "kept state changed by a method of the runner": native(
+        RUNNER, with_method("for h in self.execute_model_state.aux_hidden_states:\n"
+                            "            h.mul_(2)", KEEPS + STATE, KEEPS + STATE + CALLED),
+        "native.rows.cut"),
+    "kept state replaced by a method of the runner": native(
+        RUNNER, with_method("self.execute_model_state = self.last_state",
+                            KEEPS + STATE, KEEPS + STATE + CALLED),
+        "native.rows.cut"),
+    "states kept by the runner and changed there": native(
+        RUNNER, with_method("self.last_rows.reverse()", KEEPS,
+                            "        self.last_rows = aux_hidden_states\n" + CALLED + KEEPS),
+        "native.rows.cut"),
+    "states kept by the runner once they are sampled": native(
+        RUNNER, with_method("self.last_rows.reverse()", CLEARED,
+                            CLEARED + "        self.last_rows = aux_hidden_states\n" + CALLED),
+        "native.rows.cut"),
+    "states put into a list of the runner": native(
+        RUNNER, with_method("self.rows[-1].reverse()", KEEPS,
+                            "        self.rows.append(aux_hidden_states)\n" + CALLED + KEEPS),
+        "native.rows.cut"),
+    "model run again before its rows are taken": native(
+        RUNNER, replaced(CLEARED, CLEARED + "        self._dummy_run(1)\n"), "native.rows.cut"),
+    "states handed to a function of execute_model for a result": native(
+        RUNNER, replaced(KEEPS, "        count = shuffle(aux_hidden_states)\n" + KEEPS),
+        "native.rows.cut"),
+    "each depth handed to a function in a comprehension": native(
+        RUNNER, replaced(KEEPS, "        if aux_hidden_states is not None:\n"
+                                "            done = [shift(h) for h in aux_hidden_states]\n"
+                         + KEEPS),
+        "native.rows.cut"),
+    "each depth changed in a comprehension": native(
+        RUNNER, replaced("            " + CUT, "            [h.mul_(2) for h in aux_hidden_states]"
+                                               "\n            " + CUT),
+        "native.rows.cut"),
+    "states changed by a function inside that is made before them": native(
+        RUNNER, replaced("            model_output = self._model_forward(",
+                         "            def turn():\n"
+                         "                aux_hidden_states.reverse()\n\n"
+                         "            model_output = self._model_forward("),
         "native.rows.cut"),
     "each depth changed in a loop": native(
         PROPOSER, replaced("        stacked_hidden_states = " + STACK,
@@ -491,6 +556,23 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
         RUNNER, replaced("            " + CUT, "            count = len(aux_hidden_states)\n"
                                                "            count += 1\n"
                                                "            " + CUT)),
+    "method of the runner in the middle": (
+        RUNNER, with_method("self.steps = getattr(self, 'steps', 0) + 1", CLEARED,
+                            CLEARED + CALLED)),
+    "method of the runner behind the model": (
+        RUNNER, with_method("self.steps = getattr(self, 'steps', 0) + 1", KEEPS, CALLED + KEEPS)),
+    "method that asks whether a step is open": (
+        RUNNER, with_method("return self.execute_model_state is None", CLEARED, CALLED + CLEARED)),
+    "states counted in execute_model": (
+        RUNNER, replaced(KEEPS, "        count = len(aux_hidden_states or [])\n"
+                                "        logger.debug('%s', aux_hidden_states and count)\n"
+                         + KEEPS)),
+    "function inside that has nothing of them": (
+        RUNNER, replaced(KEEPS, "        def rows():\n            return num_scheduled_tokens\n\n"
+                         + KEEPS)),
+    "shapes in a comprehension": (
+        RUNNER, replaced(KEEPS, "        shapes = [h.shape for h in aux_hidden_states or []]\n"
+                         + KEEPS)),
     "proposal by place": (
         PROPOSER, replaced(STACK, "torch.stack(target_hidden_states, 1)")),
     "stacked rows called otherwise": (

@@ -18,6 +18,8 @@ LIKE_ANOTHER = frozenset({
     "buffer written as a result", "buffer handed to a function", "each depth changed in a loop",
     "depths handed to a method of the model", "cache emptied by the writer", "rows written twice",
     "slots emptied once they are stored",
+    "kept state replaced by a method of the runner", "states put into a list of the runner",
+    "states kept by the runner once they are sampled", "each depth changed in a comprehension",
     "ids filtered", "ids sorted downwards", "ids read under another key",
     "configuration changes an id", "shared setter drops an id", "another name everywhere",
     "drafter runs for another method", "last row left out", "rows backwards",
