@@ -15,7 +15,7 @@ from typing import Literal
 from harness.seams import _signature
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
-from harness.seams._walk import walk
+from harness.seams._walk import walk_with
 
 FieldKind = Literal["field", "initvar", "noinit", "member"]
 
@@ -162,7 +162,7 @@ def _generated(classes: Classes, cls: Class) -> bool:
             return True
         found = classes.tree.lookup(cls.module, name)
         if found is not None and isinstance(found.node, ast.FunctionDef):
-            inner = walk(found.node)
+            inner = walk_with(found.node, "dataclass")
             if any(isinstance(n, ast.expr) and last_name(n).startswith("dataclass") for n in inner):
                 return True
     return False

@@ -46,30 +46,32 @@ def read_surface(
         NotComparable: ``seams.no-release``, ``seams.no-answer``.
     """
     named = source if isinstance(source, Named) else open_source(source, release=release)
-    asked = tuple(seams)
+    with _no_collection():
+        # All trees are gone before the collector is back, which would walk them once more.
+        return _surface(named, tuple(seams))
+
+
+def _surface(named: Named, seams: Iterable[Seam]) -> Surface:
     tree = Tree(named.source)
     with suppress(SyntaxError, MemoryError, RecursionError):
-        surface = _read(named, asked, tree)
+        surface = _read(named, seams, tree)
         if not tree.broken:
             return surface
     # A part or a method that was put off is no Python, and so its module is none.
-    return _read(named, asked, Tree(named.source, whole=True))
+    return _read(named, seams, Tree(named.source, whole=True))
 
 
 def _read(named: Named, seams: Iterable[Seam], tree: Tree) -> Surface:
     classes = Classes(tree)
-    with _no_collection():
-        surface = Surface(
-            release=named.release,
-            build=named.build,
-            entries={seam.id: read_entry(classes, seam) for seam in seams},
-            probes={name: probe(classes) for name, probe in PROBES.items()},
-        )
-        if tree.unread:
-            surface = replace(surface, unread=dict(_unread(classes, seams)))
-        # Gone before the collector is back, which would walk them all once more.
-        del classes
-        return surface
+    surface = Surface(
+        release=named.release,
+        build=named.build,
+        entries={seam.id: read_entry(classes, seam) for seam in seams},
+        probes={name: probe(classes) for name, probe in PROBES.items()},
+    )
+    if tree.unread:
+        surface = replace(surface, unread=dict(_unread(classes, seams)))
+    return surface
 
 
 def _unread(classes: Classes, seams: Iterable[Seam]) -> Iterator[tuple[str, str]]:
