@@ -42,9 +42,9 @@ def handed_on(ran: Flow) -> bool:
     return any(names.may_have(one) and _is(one, point, CAPTURED) for one, point in _kept(ran))
 
 
-def stored(found: Flow, form: str) -> bool:
+def stored(found: Flow, *forms: str) -> bool:
     """Whether a value becomes an attribute, where other methods find it."""
-    return any(_is(one, point, (form,)) for one, point in _kept(found))
+    return any(_is(one, point, forms) for one, point in _kept(found))
 
 
 def _kept(found: Flow) -> Iterator[tuple[ast.expr, Point]]:

@@ -20,6 +20,7 @@ from harness.seams._runner import (
     RUNNER,
     SPECULATIVE,
     asked_for,
+    kept_as,
     kept_at,
     only_asked,
     proposals,
@@ -115,20 +116,23 @@ def when(classes: Classes) -> str:
         and any(g.holds and own in t for g in point.guards for t in forms(g.test, g.env))
     ]
     ways = f"{config}.use_eagle() or {config}.uses_draft_model() or {config}.{own}"
-    length = f"{KEPT}[ANY].max_seq_len + self.num_spec_tokens <= {_LENGTH}"
     expected = (
         (f"{KEPT} is None", False),
         (f"{config} is not None", True),
         (f"({ways}) and not {config}.disable_padded_drafter_batch", True),
     )
-    last = ((f"{KEPT}[ANY] is not None and {length}", True),)
-    asked = ((f"self._input_fits_in_drafter({KEPT}[ANY])", True),)
-    known = [[*expected, *last], [*expected, *asked]]
-    if len(ours) != 1 or not any(_same(ours[0], one) for one in known):
+    length = f"max_seq_len + self.num_spec_tokens <= {_LENGTH}"
+    told = [f"{one} is not None and {one}.{length}" for one in _PLAN]
+    asked = [f"self._input_fits_in_drafter({one})" for one in _PLAN]
+    if len(ours) != 1:
         return UNKNOWN
-    return "all that fit" if _same(ours[0], known[0]) or _fits_by_length(classes) else UNKNOWN
+    if any(_same(ours[0], [*expected, (one, True)]) for one in told):
+        return "all that fit"
+    by_method = any(_same(ours[0], [*expected, (one, True)]) for one in asked)
+    return "all that fit" if by_method and _fits_by_length(classes) else UNKNOWN
 
 
+_PLAN = (f"{KEPT}[ANY]", f"{KEPT}.ANY")
 _LENGTH = "self.effective_drafter_max_model_len"
 
 
@@ -184,12 +188,13 @@ def _left_alone(classes: Classes, runner: Class, place: int) -> bool:
     """Whether what the model captured is not changed on its way through the runner."""
     ran = flow(classes, runner.module, f"{runner.name}.execute_model")
     sampled = flow(classes, runner.module, f"{runner.name}.sample_tokens")
+    kept = kept_as(classes, place)
     return (
         ran is not None
         and sampled is not None
         and unchanged(ran, "self._model_forward", by=["send_tensor_dict"], own=False, asked=False)
-        and unchanged(sampled, f"{KEPT}[{place}]", by=["propose_draft_token_ids"], own=False)
-        and not (handed_on(ran) or used_inside(ran) or stored(sampled, f"{KEPT}[{place}]"))
+        and unchanged(sampled, *kept, by=["propose_draft_token_ids"], own=False)
+        and not (handed_on(ran) or used_inside(ran) or stored(sampled, *kept))
         and kept_apart(classes, runner)
         and not run_again(classes, runner, sampled)
     )

@@ -8,14 +8,16 @@ from typing import Final
 
 from harness.seams._bindings import last_name
 from harness.seams._classes import Class, Classes
+from harness.seams._fields import fields_of
 from harness.seams._flow import Point
-from harness.seams._forms import at, bound, fits, forms
+from harness.seams._forms import at, bound, fits, forms, keyword
 from harness.seams._reading import flow, methods_with, through
 
 SPECULATIVE: Final = "vllm.config.speculative"
 RUNNER: Final = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
 PROPOSER: Final = ("vllm.v1.spec_decode.extract_hidden_states", "ExtractHiddenStatesProposer")
 KEPT: Final = "self.execute_model_state"
+_STATE = "ExecuteModelState"
 _PLACES = 32
 """Most values that the kept state may have."""
 
@@ -67,18 +69,33 @@ def kept_at(classes: Classes, runner: Class, number: int) -> int | None:
         if target is not None and isinstance(call.func, ast.Attribute)
     }
     texts = found.pop() if len(found) == 1 else frozenset()
-    places = [n for n in range(_PLACES) if fits(texts, f"{KEPT}[{n}]")]
+    places = [n for n in range(_PLACES) if fits(texts, *kept_as(classes, n))]
     return places[0] if places else None
+
+
+def kept_as(classes: Classes, place: int) -> tuple[str, ...]:
+    """Return how the kept state's value at a place is written: by number, and by name."""
+    names = _kept_names(classes)
+    by_name = (f"{KEPT}.{names[place]}",) if place < len(names) else ()
+    return (f"{KEPT}[{place}]", *by_name)
+
+
+def _kept_names(classes: Classes) -> list[str]:
+    state = classes.find(RUNNER[0], _STATE)
+    return [one.name for one in fields_of(classes, state)] if state is not None else []
 
 
 def put_at(classes: Classes, runner: Class, place: int) -> frozenset[str]:
     """Return what ``execute_model`` keeps at a place of its state."""
     ran = flow(classes, runner.module, f"{runner.name}.execute_model")
     texts: frozenset[str] = frozenset()
-    for call, point in ran.calls("ExecuteModelState") if ran else ():
-        if place >= len(call.args):
+    names = _kept_names(classes)
+    for call, point in ran.calls(_STATE) if ran else ():
+        by_name = keyword(call, names[place]) if place < len(names) else None
+        given = call.args[place] if place < len(call.args) else by_name
+        if given is None:
             return frozenset()
-        texts |= at(call.args[place], point)
+        texts |= at(given, point)
     return texts
 
 

@@ -59,6 +59,18 @@ def with_method(body: str, old: str, new: str) -> Edit:
     return lambda text: changed(made(text))
 
 
+UNPACKED = re.compile(r"        \(\n((?: {12}\w+,\n)+)        \) = self\.execute_model_state\n")
+
+
+def by_keywords(lines: str) -> str:
+    return re.sub(r"(\w+),", r"\1=\1,", lines)
+
+
+def by_attributes(found: re.Match[str]) -> str:
+    read = re.sub(r" {12}(\w+),", r"        \1 = state.\1", found[1])
+    return f"        state = self.execute_model_state\n{read}"
+
+
 def native(path: str, edit: Edit, probes: str, *, seams: str = "") -> Break:
     """An edit that leaves only the native generation in doubt."""
     return Break(path, edit, seams, probes, hurts="native")
@@ -272,6 +284,14 @@ BREAKS: dict[str, Break] = {
     "kept state changed by a method of the runner": native(
         RUNNER, with_method("for h in self.execute_model_state.aux_hidden_states:\n"
                             "            h.mul_(2)", KEEPS + STATE, KEEPS + STATE + CALLED),
+        "native.rows.cut"),
+    "kept state read by attributes, another one": native(
+        RUNNER, lambda text: UNPACKED.sub(by_attributes, text).replace(
+            "= state.aux_hidden_states", "= state.hidden_states"),
+        "native.rows.cut"),
+    "another state kept by keywords": native(
+        RUNNER, replaced(KEEPS + STATE, KEEPS + by_keywords(STATE).replace(
+            "=aux_hidden_states", "=[hidden_states]")),
         "native.rows.cut"),
     "kept state replaced by a method of the runner": native(
         RUNNER, with_method("self.execute_model_state = self.last_state",
@@ -556,6 +576,8 @@ HARMLESS: dict[str, tuple[str, Edit]] = {
         RUNNER, replaced("            " + CUT, "            count = len(aux_hidden_states)\n"
                                                "            count += 1\n"
                                                "            " + CUT)),
+    "state kept by keywords": (RUNNER, replaced(KEEPS + STATE, KEEPS + by_keywords(STATE))),
+    "kept state read by attributes": (RUNNER, lambda text: UNPACKED.sub(by_attributes, text)),
     "method of the runner in the middle": (
         RUNNER, with_method("self.steps = getattr(self, 'steps', 0) + 1", CLEARED,
                             CLEARED + CALLED)),
