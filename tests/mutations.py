@@ -20,7 +20,7 @@ from harness.capture.protocol import Captured, Request
 from harness.capture.session import EngineSession
 from harness.dataset.samples import read_sample
 from tests.captures import files_complete
-from tests.noise import Rows, noise
+from tests.noise import Bound, Rows, noise
 
 FAULTS = Path(__file__).parent / "engine" / "faults"
 FAULT_FILE = "HARNESS_TEST_FAULT"
@@ -49,7 +49,7 @@ class Claims:
     """
 
     session: EngineSession
-    bound: float
+    bound: Bound
     slack: float = 0.12
     late: float = 0.2
     _calls: int = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import models
+from harness.baseline import model_name
 from harness.engine_facts import Inspection, inspect
 from harness.errors import HarnessError
 from harness.gate._session import Session, run
@@ -224,7 +225,7 @@ def _result(found: _Found, seconds: float) -> RungResult:
 
 def _evidence(found: _Found) -> Evidence:
     session, options, seen = found.session, found.options, found.seen
-    model = options.model.name if options.model is not None else "the plugin's tiny model"
+    model = "the plugin's tiny model" if options.model is None else _called(options.model)
     versions = dict(seen.engine.versions)
     counts = {"tests": session.tests, "passed": session.passed, "skipped": session.skipped}
     reason = "" if session.ok else _failures(session)
@@ -254,6 +255,14 @@ def _evidence(found: _Found) -> Evidence:
         },
         figures=more,
     )
+
+
+def _called(model: Path) -> str:
+    """A model as baselines call it: a folder's name says nothing on another machine."""
+    try:
+        return model_name(model)
+    except HarnessError:
+        return model.name
 
 
 def _failures(session: Session) -> str:

@@ -9,6 +9,7 @@ import pytest
 from harness.extraction import EngineOptions
 from tests.engine._support import engine_of
 from tests.mutations import FAULT_FILE, FAULTS, PRELOAD, Claims, survivors
+from tests.noise import Bound
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -24,5 +25,5 @@ def test_every_fault_turns_its_claim_red(tiny_wrapper: Path, tmp_path: Path, cap
     env = {"PYTHONPATH": str(FAULTS), FAULT_FILE: str(tmp_path / "fault.json")}
     with engine_of(options, tmp_path, longest_prompt=512, preload=[PRELOAD], env=env) as session:
         # On shared cores the pace of a batch moves by far more than on a GPU of one's own.
-        claims = Claims(session, bound=1e-4, slack=0.3, late=1.0)
+        claims = Claims(session, bound=Bound(1e-4), slack=0.3, late=1.0)
         assert survivors(claims, tmp_path / "fault.json") == []

@@ -110,7 +110,7 @@ def memory_back(
     assert baseline
     during = memory()
     end_session_engine(pytestconfig)
-    figures(memory_back_s=round(back_after(baseline), 1), baseline=baseline, during=during)
+    figures(memory_back_s=round(back_after(baseline), 1), before=baseline, during=during)
 
 
 @pytest.mark.engine
@@ -135,7 +135,7 @@ def test_memory_is_back_within_a_minute_after(
     assert done.returncode == 0, done.stdout[-3000:]
     assert "engine: 1 load in" in done.stdout
     assert "left behind" not in done.stdout
-    print(SimpleNamespace(memory_back_s=round(back_after(baseline), 1), baseline=baseline))
+    print(SimpleNamespace(memory_back_s=round(back_after(baseline), 1), before=baseline))
 
 
 @pytest.mark.slow

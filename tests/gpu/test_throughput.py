@@ -37,8 +37,7 @@ from harness.settings import Settings
 from tests.captures import rows_alone
 from tests.gpu._lane import end_session_engine, session_capture
 from tests.gpu.conftest import Figures
-from tests.gpu.test_rows import BOUND
-from tests.noise import Rows, noise
+from tests.noise import EVEN, Rows, noise
 from tests.noise import figures as by_depth
 from tests.timing import Timed, capture_pass, time_beside, time_capture, time_plain
 
@@ -50,8 +49,8 @@ PROMPTS, PLAIN_PROMPTS, LENGTH, REPEATS = 1024, 256, 512, 5
 LEAST_TOKENS = 500_000  # of each repeat
 DISK = Path("/dev/shm")
 # Without a baseline of this key: below the least that one H200 gave with 6 layers, where a step is
-# short (fixtures/evidence: 0.972 and 0.889).
-LEAST_RATIO = {"patched": 0.95, "native": 0.87}
+# short (fixtures/evidence: 0.972 and 0.955).
+LEAST_RATIO = {"patched": 0.95, "native": 0.93}
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ def test_a_prompts_rows_are_alike_in_both_captures(
     found = noise(pairs, captured.plan.layers.depths)
     figures(noise=f"{others[0]} against {captured.capture}", depths=by_depth(found))
     # Deep in a slice, random weights make noise of it: see test_rows.
-    assert found[0].within(BOUND), found
+    assert found[0].within(EVEN), found
 
 
 def test_no_rows_are_held_after_their_files(captured: TimedEngine, figures: Figures) -> None:

@@ -61,6 +61,13 @@ class TestRecord:
         body = report("record", source, "--out", tmp_path / "out")
         assert [read_file(Path(path)).key for path in body["written"]] == [KEY, other]
 
+    def test_what_other_tests_call_a_baseline_is_none(self, tmp_path: Path) -> None:
+        source = printed(tmp_path / "f.jsonl", baseline())
+        memory = json.dumps({"figures": {"memory_back_s": 0.1, "baseline": {"0": 0}}})
+        source.write_text(f"{memory}\n{source.read_text()}{memory}\n")
+        run("record", source, "--out", tmp_path / "out")
+        assert len(list((tmp_path / "out").iterdir())) == 1
+
     def test_one_refusal_writes_nothing_at_all(self, tmp_path: Path) -> None:
         wide = baseline(key=replace(KEY, capture="native"), files_tok_per_s=[1, 2, 3, 4, 5])
         source = printed(tmp_path / "f.jsonl", baseline(), wide)
