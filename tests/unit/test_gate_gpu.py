@@ -14,6 +14,7 @@ import pytest
 from packaging.version import Version
 from typer.testing import CliRunner
 
+from harness import models
 from harness.cli import app
 from harness.engine_facts import Inspection
 from harness.errors import NotComparable
@@ -136,6 +137,13 @@ def test_rung_full_runs_them_on_the_whole_model_and_all_gpus(tmp_path: Path) -> 
     assert result.status is RungStatus.PASSED, result.reason
     assert f"--hs-tensor-parallel-size 8 --hs-model {model}" in words(tmp_path)
     assert result.figures["tensor_parallel_size"] == 8
+
+
+def test_evidence_calls_a_model_as_every_machine_would(tmp_path: Path) -> None:
+    folder = tmp_path / "s6"
+    models.make("kimi-k2.5-slice", folder, layers=6, architecture="wrapper")
+    result = ask(tmp_path, stub(tmp_path, "passed"), model=folder)
+    assert "kimi-k2.5-slice, wrapper, 6 layers, int4" in result.figures["what"]
 
 
 def test_what_passed_is_evidence_as_the_schema_says(tmp_path: Path) -> None:
