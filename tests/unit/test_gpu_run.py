@@ -299,12 +299,17 @@ if arguments[0] == "-c":
         Path(arguments[2]).mkdir()
         print("making", arguments[2:])
     sys.exit()
+if arguments[:2] == ["-m", "compileall"]:
+    Path(arguments[-1], "compiled").touch()
+    sys.exit()
 place = dict(one.split("=", 1) for one in arguments if one.startswith("--") and "=" in one)
 log = Path(place["--basetemp"], "test_a0", "engine.log")
 log.parent.mkdir(parents=True)
 log.write_text("engine says hello\\n")
 model = arguments[arguments.index("--hs-model") + 1 :][:1] if "--hs-model" in arguments else None
-print(json.dumps({{"model": model, "path": os.environ["PYTHONPATH"].split(":")}}), flush=True)
+path = os.environ["PYTHONPATH"].split(":")
+told = {{"model": model, "path": path, "compiled": Path(path[0], "compiled").exists()}}
+print(json.dumps(told | {{"writes": "PYTHONDONTWRITEBYTECODE" not in os.environ}}), flush=True)
 if "hang" in arguments:
     time.sleep(100)
 Path(place["--junitxml"]).write_text({report!r})
@@ -329,7 +334,11 @@ class TestCommandLine:
         (tmp_path / "scratch").mkdir(exist_ok=True)
         return subprocess.run(
             self.command(tmp_path, *words),
-            env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+            env={
+                **os.environ,
+                "TMPDIR": str(tmp_path / "scratch"),
+                "PYTHONDONTWRITEBYTECODE": "1",  # as boxes for containers have it
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -376,6 +385,15 @@ class TestCommandLine:
         assert evidence["runs"][1]["model"] == "kimi-k2.5-slice, plain, 6 layers"
         assert str(tmp_path) not in json.dumps(evidence["command"])
         assert set(found["machine.json"]["gpus"]) == {"before", "after"}
+
+    def test_a_pack_is_compiled_before_its_sessions_and_no_process_does_it_anew(
+        self, tmp_path: Path
+    ) -> None:
+        assert self.run(tmp_path, "--session", "a.py 0").returncode == 0
+        (line,) = self.read(tmp_path)["figures.jsonl"].splitlines()
+        figures = json.loads(line)["figures"]
+        assert figures["compiled"]
+        assert figures["writes"]
 
     def test_words_after_two_dashes_go_to_every_session(self, tmp_path: Path) -> None:
         done = self.run(tmp_path, "--session", "a.py", "--session", "b.py", "--", "-k", "x", "0")
