@@ -61,27 +61,30 @@ class Hints:
     def _top_went(self, module: str, name: str) -> str:
         pattern = re.compile(rf"^(?:class|(?:async )?def) {re.escape(name)}\b|^{name}\s*[:=]", re.M)
         found = [
-            _module(path)
-            for path, text in self._files().items()
-            if name in text and pattern.search(text)
+            _module(path) for path, text in self._each() if name in text and pattern.search(text)
         ]
         if found:
             return _went([f"{one}:{name}" for one in _nearest(module, found)])
-        text = self._files().get(_path(module, self._files()), "")
+        text = self._text(module)
         names = re.findall(r"^(?:class|(?:async )?def) (\w+)", text, re.M)
         return _renamed(name, names) or f"no {name} anywhere in this release"
 
     def _member_went(self, module: str, owner: str, name: str) -> str:
         pattern = re.compile(rf"^class {re.escape(owner)}\b", re.M)
-        holders = [
-            path for path, text in self._files().items() if owner in text and pattern.search(text)
-        ]
-        where = _nearest(module, [_module(path) for path in holders])
-        if not where:
-            return self._top_went(module, owner)
-        text = self._files()[_path(where[0], self._files())]
+        where, text = module, self._text(module)
+        if pattern.search(text) is None:
+            # It went elsewhere, which takes a look at every file.
+            holders = [
+                _module(path)
+                for path, text in self._each()
+                if owner in text and pattern.search(text)
+            ]
+            if not holders:
+                return self._top_went(module, owner)
+            where = _nearest(module, holders)[0]
+            text = self._text(where)
         members = sorted(set(_members(text, owner)))
-        return _renamed(name, members) or f"{owner} in {where[0]} has no {name} any more"
+        return _renamed(name, members) or f"{owner} in {where} has no {name} any more"
 
     def _passed(self, callee: str, argument: str) -> str:
         if self.source is None:
@@ -95,8 +98,19 @@ class Hints:
                         return f"{argument}={ast.unparse(keyword.value)}"
         return ""
 
-    def _files(self) -> dict[str, str]:
-        return dict(self._each())
+    def _text(self, module: str) -> str:
+        """Return a module's source; empty where there is none."""
+        base = module.replace(".", "/")
+        files = (self._read(f"{base}/__init__.py"), self._read(f"{base}.py"))
+        return next((text for text in files if text is not None), "")
+
+    def _read(self, path: str) -> str | None:
+        if self.texts is not None:
+            return self.texts.get(path)
+        if path not in self._seen:
+            assert self.source is not None
+            self._seen[path] = self.source.read(path)
+        return self._seen[path]
 
     def _paths(self) -> Iterable[str]:
         assert self.source is not None
@@ -104,14 +118,8 @@ class Hints:
 
     def _each(self) -> Iterator[tuple[str, str]]:
         """Yield each file with its text; files are read as far as somebody looks."""
-        if self.texts is not None:
-            yield from self.texts.items()
-            return
-        assert self.source is not None
-        for path in self.source.paths():
-            if path not in self._seen:
-                self._seen[path] = self.source.read(path)
-            text = self._seen[path]
+        for path in self._paths():
+            text = self._read(path)
             if text is not None:
                 yield path, text
 
@@ -171,8 +179,3 @@ def _nearest(module: str, found: list[str]) -> list[str]:
 
 def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _path(module: str, files: dict[str, str]) -> str:
-    base = module.replace(".", "/")
-    return f"{base}/__init__.py" if f"{base}/__init__.py" in files else f"{base}.py"
