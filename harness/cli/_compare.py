@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.dataset.compare import Comparison
 from harness.dataset.compare import compare as compare_folders
@@ -20,7 +21,7 @@ from harness.errors import ExitCode
 def compare(
     one: Annotated[Path, typer.Argument(metavar="A", help="Folder of the data set you trust.")],
     two: Annotated[Path, typer.Argument(metavar="B", help="Folder of the other one.")],
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """May samples of two engines be mixed? Two datasets of the same prompts, per depth.
 

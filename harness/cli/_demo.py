@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.demo import DemoResult
@@ -27,7 +28,7 @@ def demo(
         Path | None,
         typer.Option(help="Interpreter that has vLLM; by default the one that runs this command."),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Run the main job on a tiny Kimi-K2.5: real engine, proved rows, a table at the end."""
     observer = ConsoleObserver(0, 0)

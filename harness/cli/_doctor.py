@@ -12,6 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import (
+    BatchedTokens,
+    Capture,
+    Dialect,
+    Dtype,
+    GpuMemory,
+    Json,
+    Layers,
+    Layout,
+    Python,
+    TensorParallel,
+)
 from harness.cli._outcome import command, print_json, say
 from harness.cli._widths import print_command, print_whole
 from harness.doctor import Check, examine
@@ -25,25 +37,16 @@ _STYLE = {"ok": "green", "note": "yellow", "fail": "bold red"}
 @command
 def doctor(
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder to look at.")] = None,
-    layers: Annotated[str, typer.Option(help="Layer ids or a preset.")] = "speculators-0.9",
-    dialect: Annotated[str, typer.Option(help="How --layers counts.")] = "vllm",
-    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", min=1)] = 1,
-    layout: Annotated[
-        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
-    ] = "training",
-    capture: Annotated[str, typer.Option(help="native, patched or auto.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    layers: Layers = "speculators-0.9",
+    dialect: Dialect = "vllm",
+    tensor_parallel_size: TensorParallel = 1,
+    layout: Layout = "training",
+    capture: Capture = "auto",
+    dtype: Dtype = "auto",
     max_model_len: Annotated[int | None, typer.Option(min=3, help="Longest request.")] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one scheduler step.")
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of each GPU's memory.")
-    ] = 0.85,
-    python: Annotated[
-        Path | None,
-        typer.Option(help="Interpreter that has vLLM; by default the one that runs this command."),
-    ] = None,
+    max_num_batched_tokens: BatchedTokens = None,
+    gpu_memory_utilization: GpuMemory = 0.85,
+    python: Python = None,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let code that lies in the checkpoint run, where it would.")
     ] = False,
@@ -53,7 +56,7 @@ def doctor(
             "--skip-gate", help="Go on also where the files of this vLLM show that it cannot work."
         ),
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what can run here, and why not; nothing is loaded."""
     interpreter = python or Path(sys.executable)

@@ -13,6 +13,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import models
+from harness.cli._options import (
+    ENGINE_PANEL,
+    BatchedTokens,
+    Capture,
+    Dialect,
+    Dtype,
+    GpuMemory,
+    Json,
+    Layers,
+    Layout,
+    Python,
+    SkipCheck,
+    SkipGate,
+    SkipPreflight,
+    TensorParallel,
+)
 from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.host.supervision.policy import LoadProgress
@@ -26,7 +42,6 @@ app = typer.Typer(
     help="Engines that outlive a test run: load once, then pytest --hs-attach as often as needed.",
     no_args_is_help=True,
 )
-_ENGINE = "Engine"
 
 
 @app.callback()
@@ -42,44 +57,24 @@ def start(
     span: Annotated[
         str, typer.Option("--for", help="How long it may live: 4h, 90m, 1h30m; 30d at most.")
     ] = "4h",
-    layers: Annotated[
-        str,
-        typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.3, -0.9."),
-    ] = "speculators-0.9",
-    dialect: Annotated[
-        str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
-    ] = "vllm",
-    layout: Annotated[
-        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
-    ] = "training",
-    capture: Annotated[str, typer.Option(help="native, patched or auto.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=_ENGINE)
-    ] = 1,
+    layers: Layers = "speculators-0.9",
+    dialect: Dialect = "vllm",
+    layout: Layout = "training",
+    capture: Capture = "auto",
+    dtype: Dtype = "auto",
+    tensor_parallel_size: TensorParallel = 1,
     max_model_len: Annotated[
         int | None,
         typer.Option(
             help="Longest request with its one output token; by default 1024, or the model's "
             "own limit where that is less.",
             min=3,
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of one scheduler step.", rich_help_panel=_ENGINE),
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1.0, rich_help_panel=_ENGINE)
-    ] = 0.85,
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            help="Interpreter that has vLLM; by default the one that runs this command.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
+    max_num_batched_tokens: BatchedTokens = None,
+    gpu_memory_utilization: GpuMemory = 0.85,
+    python: Python = None,
     spool: Annotated[
         Path | None,
         typer.Option(help="Folder on a disk with room for a batch of samples on their way."),
@@ -87,28 +82,14 @@ def start(
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let code that lies in the checkpoint run, where vLLM would.")
     ] = False,
-    skip_check: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHECK",
-            help="Leave out a check of harness preflight, or a family of them; repeatable.",
-        ),
-    ] = None,
-    skip_preflight: Annotated[
-        bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
-    ] = False,
-    skip_gate: Annotated[
-        bool,
-        typer.Option(
-            "--skip-gate",
-            help="Load a vLLM also where its files show that the capture cannot work with it.",
-        ),
-    ] = False,
+    skip_check: SkipCheck = None,
+    skip_preflight: SkipPreflight = False,
+    skip_gate: SkipGate = False,
     load_deadline: Annotated[float, typer.Option(min=1, help="Seconds for the load.")] = 2400.0,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Return at once; harness engine status tells.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Load an engine, prove it, and keep it until its time is over or it is stopped.
 
@@ -165,7 +146,7 @@ def start(
 @app.command("status")
 @command
 def status(
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """List the leases: loading, ready, busy, dead (and why), expired; and broken records."""
     book = Book()
@@ -191,7 +172,7 @@ def status(
 def stop(
     name: Annotated[str, typer.Argument(help="The lease.")] = DEFAULT_NAME,
     force: Annotated[bool, typer.Option("--force", help="Also where a session uses it.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """End a lease, verify that nothing of it is left, and forget it."""
     from harness.lease.stop import stop as stop_lease

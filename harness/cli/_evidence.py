@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json
 from harness.errors import ExitCode, UsageError
 from harness.gate.candidate import version_of
@@ -31,7 +32,7 @@ _FOLDER = "Folder of evidence; by default the one that comes with the harness."
 @command
 def list_(
     folder: Annotated[Path | None, typer.Option("--evidence", help=_FOLDER)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Show every file of evidence; a broken one is an error."""
     found = read_all(folder)
@@ -70,7 +71,7 @@ def of(
     release: Annotated[str, typer.Argument(help="A vLLM release, such as 0.32.0.")],
     device: Annotated[str, typer.Option(help="Where it shall run: cpu or cuda.")] = "cuda",
     folder: Annotated[Path | None, typer.Option("--evidence", help=_FOLDER)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what is proved of a release on a kind of device, capture by capture.
 

@@ -15,6 +15,22 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.capture.session import Deadlines
+from harness.cli._options import (
+    ENGINE_PANEL,
+    BatchedTokens,
+    Capture,
+    Dialect,
+    Dtype,
+    GpuMemory,
+    Json,
+    Layers,
+    Layout,
+    Python,
+    SkipCheck,
+    SkipGate,
+    SkipPreflight,
+    TensorParallel,
+)
 from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.cli._rehearse import rehearse_first
@@ -35,7 +51,6 @@ from harness.host.supervision.policy import STALL_S, Supervision, read_actions
 from harness.preflight.check import ALL, skipped
 from harness.settings import Settings
 
-_ENGINE = "Engine"
 _LIMITS = "Limits"
 _DEADLINES = Deadlines()
 
@@ -51,49 +66,23 @@ def extract(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder; a run into its own folder resumes.")],
-    layers: Annotated[
-        str,
-        typer.Option(help="Layer ids such as 1,3,6, or a preset: eagle3, speculators-0.3, -0.9."),
-    ] = "speculators-0.9",
-    dialect: Annotated[
-        str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
-    ] = "vllm",
-    layout: Annotated[
-        str, typer.Option(help="training: depth L is the last column; raw: exactly as asked.")
-    ] = "training",
-    capture: Annotated[
-        str,
-        typer.Option(
-            help="native: vLLM's own extract_hidden_states; patched: hooks in the workers; "
-            "auto: native where the release can do what is asked."
-        ),
-    ] = "auto",
+    layers: Layers = "speculators-0.9",
+    dialect: Dialect = "vllm",
+    layout: Layout = "training",
+    capture: Capture = "auto",
     truncate: Annotated[bool, typer.Option(help="Cut prompts that are too long.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=_ENGINE)
-    ] = 1,
+    dtype: Dtype = "auto",
+    tensor_parallel_size: TensorParallel = 1,
     max_model_len: Annotated[
         int | None,
         typer.Option(
             help="Longest request with its one output token; by default what the prompts need.",
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of one scheduler step.", rich_help_panel=_ENGINE),
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1.0, rich_help_panel=_ENGINE)
-    ] = 0.85,
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            help="Interpreter that has vLLM; by default the one that runs this command.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
+    max_num_batched_tokens: BatchedTokens = None,
+    gpu_memory_utilization: GpuMemory = 0.85,
+    python: Python = None,
     spot_check_every: Annotated[
         int,
         typer.Option(
@@ -110,23 +99,9 @@ def extract(
             "before vLLM 0.21 a wrapper's image processor."
         ),
     ] = False,
-    skip_check: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHECK",
-            help="Leave out a check of harness preflight, or a family of them; repeatable.",
-        ),
-    ] = None,
-    skip_preflight: Annotated[
-        bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
-    ] = False,
-    skip_gate: Annotated[
-        bool,
-        typer.Option(
-            "--skip-gate",
-            help="Load a vLLM also where its files show that the capture cannot work with it.",
-        ),
-    ] = False,
+    skip_check: SkipCheck = None,
+    skip_preflight: SkipPreflight = False,
+    skip_gate: SkipGate = False,
     rehearse: Annotated[
         bool,
         typer.Option(
@@ -173,7 +148,7 @@ def extract(
             rich_help_panel=_LIMITS,
         ),
     ] = Settings.supervise,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Extract hidden states of prompts into a dataset that a trainer reads."""
     checks = (ALL,) if skip_preflight else tuple(skip_check or ())

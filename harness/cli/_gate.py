@@ -12,6 +12,7 @@ import typer
 
 from harness.cli._bisect import show_turn
 from harness.cli._gate_tables import show
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.errors import NotComparable, UsageError
 from harness.gate.against import against
@@ -109,7 +110,7 @@ def gate(
             "token id is in it.",
         ),
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what a vLLM release breaks, before it is installed, and climb to proof.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness import models
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def make(
             "default the profile's own way."
         ),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Write a complete checkpoint folder, the same bytes on every machine for one seed."""
     models.make(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.errors import ExitCode, UsageError
 from harness.patches import (
@@ -39,7 +40,7 @@ _COLOURS = {Status.NEEDED: "yellow", Status.OBSOLETE: "dim", Status.BROKEN: "bol
 @command
 def list_patches(
     markdown: Annotated[bool, typer.Option(help="The page docs/patches.md.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """List the patches, in the order in which their faults are met."""
     if json_output:
@@ -63,7 +64,7 @@ def check(
     release: Annotated[
         str | None, typer.Option(help="A recorded vLLM release, such as 0.16.0.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what each patch is to an environment, and why; exit code 1 when one is broken."""
     if release is not None and python is not None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness import models
+from harness.cli._options import ENGINE_PANEL, Json
 from harness.cli._outcome import command, print_json
 from harness.cli._plan_tables import show
 from harness.dataset.prompts import PromptLimits, read_prompts
@@ -32,7 +33,6 @@ from harness.estimate import (
 from harness.extraction.plan import forbidden_ids
 from harness.layers import resolve
 
-_ENGINE = "Engine"
 _DEFAULT_LENGTH = 8192
 _USUAL_DEPTHS = 4
 _WIDTH = {"float32": 4, "bfloat16": 2}
@@ -66,10 +66,10 @@ def plan(
         ),
     ] = None,
     tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=_ENGINE)
+        int, typer.Option("--tensor-parallel-size", "-tp", min=1, rich_help_panel=ENGINE_PANEL)
     ] = 1,
     gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1.0, rich_help_panel=_ENGINE)
+        float, typer.Option(min=0.01, max=1.0, rich_help_panel=ENGINE_PANEL)
     ] = 0.85,
     layers: Annotated[
         str | None, typer.Option(help="Layer ids or a preset; by default four depths, L included.")
@@ -86,17 +86,19 @@ def plan(
             min=2,
             help="Longest request with its one output token; by default the longest prompt's, "
             "else 8192.",
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=_ENGINE)] = 8192,
-    max_num_seqs: Annotated[int, typer.Option(min=1, rich_help_panel=_ENGINE)] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, rich_help_panel=ENGINE_PANEL)
+    ] = 8192,
+    max_num_seqs: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_PANEL)] = 256,
     vision: Annotated[
         bool,
         typer.Option(
             "--vision",
             help="Count the vision tower, which an engine for text only leaves out.",
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = False,
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens to extract.")] = None,
@@ -113,7 +115,7 @@ def plan(
             help="Read 256 MiB of a folder's files to find the rate; 16 MiB or more.",
         ),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what a model needs on each GPU, the host and the disk, and whether it fits.
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json
 from harness.cli._widths import print_command, print_whole
 from harness.errors import ExitCode
@@ -64,7 +65,7 @@ def preflight(
         ),
     ] = Probe().deadline,
     markdown: Annotated[bool, typer.Option(help="The page docs/preflight.md.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say whether the GPUs are clean and the box is fit for a load: CLEAN, DIRTY or UNKNOWN."""
     if markdown:

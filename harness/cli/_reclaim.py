@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.cli._widths import print_command, print_whole
 from harness.errors import ExitCode
@@ -46,7 +47,7 @@ def reclaim(
     deadline: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait for device memory to come back.")
     ] = 60.0,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """End engines whose owner is gone, and remove what they left; a dry run without --yes.
 

@@ -11,6 +11,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from harness.cli._options import (
+    BatchedTokens,
+    Capture,
+    Dialect,
+    Dtype,
+    GpuMemory,
+    Json,
+    Layers,
+    Layout,
+    Python,
+    SkipCheck,
+    SkipGate,
+    SkipPreflight,
+    TensorParallel,
+)
 from harness.cli._outcome import command, print_json, say
 from harness.cli._progress import ConsoleObserver
 from harness.extraction import EngineOptions
@@ -24,14 +39,10 @@ from harness.rehearsal import rehearse as run_rehearsal
 @command
 def rehearse(
     model: Annotated[Path, typer.Option(help="Checkpoint folder of Kimi-K2.5's family.")],
-    layers: Annotated[
-        str, typer.Option(help="Layer ids, as for extract: as many are captured, in their order.")
-    ] = "speculators-0.9",
-    dialect: Annotated[
-        str, typer.Option(help="How --layers counts: vllm, speculators-gen1, hf, sglang, modelopt.")
-    ] = "vllm",
-    layout: Annotated[str, typer.Option(help="training or raw.")] = "training",
-    capture: Annotated[str, typer.Option(help="auto, native or patched.")] = "auto",
+    layers: Layers = "speculators-0.9",
+    dialect: Dialect = "vllm",
+    layout: Layout = "training",
+    capture: Capture = "auto",
     keep: Annotated[
         int, typer.Option(min=2, help="Layers to keep; more where more are captured.")
     ] = LAYERS,
@@ -39,28 +50,16 @@ def rehearse(
         Path | None,
         typer.Option(help="Folder on the disk of the output; by default the temporary folder."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", min=1)] = 1,
+    dtype: Dtype = "auto",
+    tensor_parallel_size: TensorParallel = 1,
     max_model_len: Annotated[int, typer.Option(min=3, help="Longest request.")] = 1024,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one scheduler step.")
-    ] = None,
-    gpu_memory_utilization: Annotated[float, typer.Option(min=0.01, max=1.0)] = 0.85,
-    python: Annotated[
-        Path | None,
-        typer.Option(help="Interpreter that has vLLM; by default the one that runs this command."),
-    ] = None,
-    skip_check: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CHECK", help="Leave out a check of harness preflight; repeatable."),
-    ] = None,
-    skip_preflight: Annotated[
-        bool, typer.Option("--skip-preflight", help="Load onto GPUs without a look at them.")
-    ] = False,
-    skip_gate: Annotated[
-        bool, typer.Option("--skip-gate", help="As for extract; see docs/gate.md.")
-    ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    max_num_batched_tokens: BatchedTokens = None,
+    gpu_memory_utilization: GpuMemory = 0.85,
+    python: Python = None,
+    skip_check: SkipCheck = None,
+    skip_preflight: SkipPreflight = False,
+    skip_gate: SkipGate = False,
+    json_output: Json = False,
 ) -> None:
     """Do the whole job with a model's first layers at full width: two minutes before twenty.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.errors import UsageError
 from harness.seams import Consumer, Finding, Surface, bind, read_surface, surface_of
@@ -36,7 +37,7 @@ def record(
     release: Annotated[
         str | None, typer.Option(help="Version of a source that does not tell it.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Read a release without importing it, and write its surface as JSON."""
     surface = read_surface(source, release=release).whole()
@@ -55,7 +56,7 @@ def record(
 @command
 def show(
     name: Annotated[str, typer.Argument(help=f"A recorded release such as 0.16.0. {_SOURCE}")],
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Show a release's probes, and which calls would not get through to it."""
     surface = surface_of(name)
@@ -80,7 +81,7 @@ def show(
 def diff_surfaces(
     first: Annotated[str, typer.Argument(help=f"A recorded release such as 0.16.0. {_SOURCE}")],
     second: Annotated[str, typer.Argument(help="The other one.")],
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Show all that differs between two releases; harness gate says what of it matters."""
     old, new = surface_of(first), surface_of(second)

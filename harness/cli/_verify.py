@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cli._options import Json
 from harness.cli._outcome import command, print_json
 from harness.dataset import verify as dataset_verify
 from harness.errors import ExitCode
@@ -18,7 +19,7 @@ from harness.errors import ExitCode
 @command
 def verify(
     out: Annotated[Path, typer.Argument(help="Folder of an extraction.")],
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Check a dataset: manifest, checksums, shapes, content of every sample."""
     report = dataset_verify.verify(out)
