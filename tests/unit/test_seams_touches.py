@@ -53,13 +53,13 @@ _PYTHON = _words(
 )
 _TORCH = _words(
     """
-    Stream add_ all any buffers clamp_min clone contiguous copy_ cpu data device element_size
-    eval flatten float gather is_cuda isfinite log_softmax manual_seed masked_fill max min modules
-    mul_
-    named_parameters nan_to_num nonzero numel numpy parameters pin_memory record record_stream
-    register_forward_hook register_forward_pre_hook register_parameter remove requires_grad_
-    reshape scatter_ shape sigmoid stream sub_ sum synchronize to tobytes tolist topk transpose
-    type unsqueeze view wait_event wait_stream weight detach stack names
+    Stream add_ all any buffers clamp_min clone contiguous copy_ cpu data device element_size eval
+    flatten float gather is_cuda isfinite itemsize log_softmax manual_seed masked_fill max min
+    modules mul_ named_parameters nan_to_num nonzero numel numpy parameters pin_memory record
+    record_stream register_forward_hook register_forward_pre_hook register_parameter remove
+    requires_grad_ reshape scatter_ shape sigmoid storage_offset stream stride sub_ sum synchronize
+    to tobytes tolist topk transpose type unsqueeze view wait_event wait_stream weight detach stack
+    names
     """
 )
 _TRANSFORMERS = _words(
