@@ -112,10 +112,21 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
 
     # Worker side
 
-    def start_load_kv(self, *args: Any, **kwargs: Any) -> None:
-        """Remember where this step begins: all rows of the steps before it are written there."""
-        super().start_load_kv(*args, **kwargs)
-        self._begun = None if self._kv_cache is None else self._way().now()
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """Remember where this step begins: all rows of the steps before it are written there.
+
+        vLLM calls it "before the model execution" in every release; ``start_load_kv`` comes behind
+        the forward from 0.29 on. A step that has not ended yet may still write rows.
+        """
+        ended = not self.has_connector_metadata()
+        super().bind_connector_metadata(connector_metadata)
+        begun = ended and self._kv_cache is not None
+        self._begun = self._way().now() if begun else None
+
+    def clear_connector_metadata(self) -> None:
+        """End the step; what comes without a beginning of its own waits for everything."""
+        super().clear_connector_metadata()
+        self._begun = None
 
     def _way(self) -> Stage:
         if self._stage is None:
@@ -132,7 +143,8 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         self._step.copy()
         self._begun = None
         known = (sent or set()) & self._to_report
-        self._to_report -= known
+        # From 0.32 on a rank that writes nothing reports nothing.
+        self._to_report -= known | (finished_req_ids - self._req_copy_events.keys())
         return known or None, received
 
     def _submit_async_write(self, pending: Any) -> None:

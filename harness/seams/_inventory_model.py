@@ -246,7 +246,21 @@ CAPTURE = (
             ("request_finished", 2),
             ("register_kv_caches", 1),
             ("get_finished", 1),
-            ("_get_copy_stream", 0),
+        )
+    ),
+    # A step's beginning and end, as vLLM tells every connector of it.
+    *(
+        Seam(
+            f"connector.{name}",
+            Kind.METHOD,
+            (f"{_STOCK}.{name}",),
+            (Use(NATIVE, (call(positional=count),), note="inside/connector.py"),),
+            owners=("KVConnectorBase_V1",),
+        )
+        for name, count in (
+            ("bind_connector_metadata", 1),
+            ("clear_connector_metadata", 0),
+            ("has_connector_metadata", 0),
         )
     ),
     *names(

@@ -13,16 +13,22 @@ from harness.inside import connector
 
 
 def main() -> None:
+    """Print both calls' reports, what is saved of finished requests, and what is still held."""
     base: Any = connector.stock.ExampleHiddenStatesConnector
     # As 0.26 does: every finished request counts as sent.
     base.get_finished = lambda self, finished: (set(finished), None)
     made: Any = object.__new__(connector.SpoolConnector)
     made._to_report, made._spool, made._is_tp_rank_zero = set(), None, False
-    made._step = connector._Step(made._copy)
+    made._step, made._req_copy_events = connector._Step(made._copy), {}
+    made._begun = None
     made._submit_async_write(SimpleNamespace(req_id="saved"))
     said = [made.get_finished({"saved", "plain"}), made.get_finished({"saved"})]
     told = [[None if part is None else sorted(part) for part in one] for one in said]
-    print(json.dumps([*told, finished(made)]))
+    # As 0.32 does: only what was copied counts.
+    base.get_finished = lambda self, finished: (None, None)
+    made._submit_async_write(SimpleNamespace(req_id="late"))
+    made.get_finished({"late"})
+    print(json.dumps([*told, finished(made), sorted(made._to_report)]))
 
 
 def finished(made: Any) -> dict[str, Any]:
