@@ -11,10 +11,12 @@ from types import MappingProxyType
 
 from harness.seams import (
     _probes_cache,
+    _probes_calls,
     _probes_depths,
     _probes_engine,
     _probes_model,
     _probes_native,
+    _probes_registry,
     _probes_rows,
     _probes_saved,
     _probes_slots,
@@ -27,6 +29,8 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
     {
         **_probes_engine.PROBES,
         **_probes_model.PROBES,
+        **_probes_registry.PROBES,
+        **_probes_calls.PROBES,
         **_probes_native.PROBES,
         **_probes_depths.PROBES,
         **_probes_rows.PROBES,

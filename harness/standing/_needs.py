@@ -12,6 +12,7 @@ from harness.seams import Consumer, Surface
 
 _NATIVE, _PATCHED = Consumer.NATIVE, Consumer.PATCHED
 _GENERATOR = Consumer.SPECULATORS_0_3
+_WRAPPER = "kimi_k25:KimiK25ForConditionalGeneration"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ NEEDS: tuple[Need, ...] = (
             # Of models other than DeepSeek's, but the one reading serves all.
             ("eagle3.mixin.layer-ids", "as told | sorted, each once", "absent"),
             ("eagle3.mixin.state", "sum", "absent"),
+            ("native.rows.handed-on", "as returned", "absent"),
             ("native.rows.when", "all that fit", "absent"),
             ("native.rows.cut", "scheduled, each depth in order", "absent"),
             ("native.rows.axes", "token, depth, hidden", "absent"),
@@ -118,6 +120,17 @@ NEEDS: tuple[Need, ...] = (
             ("execute-model.two-phase", "no | yes"),
         )
     ),
+    _need(_PATCHED, "deepseek.calls", "as modules"),
+    *(
+        _need(by, f"registry.{one}", works)
+        for by in (_NATIVE, _PATCHED, _GENERATOR)
+        for one, works in (
+            ("deepseek-v2", "deepseek_v2:DeepseekV2ForCausalLM"),
+            ("deepseek-v3", "deepseek_v2:DeepseekV3ForCausalLM"),
+        )
+    ),
+    _need(_NATIVE, "registry.kimi", _WRAPPER, "absent"),
+    *(_need(by, "registry.kimi", f"absent | {_WRAPPER}") for by in (_PATCHED, _GENERATOR)),
     *(
         _need(_GENERATOR, probe, works)
         for probe, works in (

@@ -33,7 +33,7 @@ MOVES = {
     ),
     "0.14.0": ("config.scheduler.async_scheduling:None",
                "async-scheduling.default current-config.unset"),
-    "0.15.0": ("", "kimi.language-model"),
+    "0.15.0": ("", "kimi.language-model registry.kimi"),
     "0.16.0": ("kimi.get_language_model:SupportsMultiModal", "kimi.language-model"),
     "0.17.0": ("request:eos_token_id scheduler.finish_requests:list", "native.targets"),
     "0.18.0": ("deepseek.model.forward:tuple-2",

@@ -82,10 +82,11 @@ BREAKS: dict[str, Break] = {
         "async-scheduling.* scheduler-config.* chunked-prefill.*", hurts="patched native"),
     "model class renamed": Break(
         DEEPSEEK, rename_only("DeepseekV2Model", "DeepseekTextModel"),
-        "deepseek.model deepseek.model.*", "deepseek.capture*", hurts="patched native"),
+        "deepseek.model deepseek.model.*", "deepseek.capture* deepseek.calls",
+        hurts="patched native"),
     "wrapper class renamed": Break(
         KIMI, rename("KimiK25ForConditionalGeneration", "KimiK25ForGeneration"),
-        "kimi kimi.*", "kimi.*", hurts="native"),
+        "kimi kimi.*", "kimi.* native.rows.handed-on", hurts="native"),
     "method renamed": Break(
         SCHEDULER, rename_only("Scheduler.add_request", "enqueue"),
         "scheduler.add_request", hurts="patched"),
@@ -94,7 +95,7 @@ BREAKS: dict[str, Break] = {
         hurts="patched"),
     "lookup of embeddings renamed": Break(
         DEEPSEEK, rename("DeepseekV2Model.embed_input_ids", "embed_tokens_of"),
-        "deepseek.model.embed", hurts="patched"),
+        "deepseek.model.embed", "deepseek.calls", hurts="patched"),
     "connector's private method renamed": Break(
         CONNECTOR, rename("ExampleHiddenStatesConnector._submit_async_write", "_submit_write"),
         "connector._submit_async_write", "native.connector.rank", hurts="native",
@@ -195,7 +196,7 @@ BREAKS: dict[str, Break] = {
         "kv.groups-uniform", hurts="patched"),
     "order of the model's arguments": Break(
         DEEPSEEK, swap_arguments("DeepseekV2Model.forward", "input_ids", "positions"),
-        "deepseek.model.forward", hurts="patched"),
+        "deepseek.model.forward", "deepseek.calls", hurts="patched"),
     # The name is there, and is something else.
     "override removed": Break(
         EXECUTOR, drop("MultiprocExecutor.sample_tokens"), "executor.sample_tokens",
@@ -317,7 +318,7 @@ BREAKS: dict[str, Break] = {
             "            )\n",
             "",
         ),
-        probes="deepseek.capture.point", hurts="native"),
+        probes="deepseek.capture.point deepseek.calls", hurts="patched native"),
     "every rank writes": Break(
         CONNECTOR, replaced("self._is_tp_rank_zero", "self._writes"),
         "connector._is_tp_rank_zero", "native.connector.rank", hurts="native"),
