@@ -39,6 +39,8 @@ def row_flags(rows: torch.Tensor) -> torch.Tensor:
     least, most = torch.aminmax(rows, dim=-1)  # NaN where a row has one
     broken = ~(least.isfinite() & most.isfinite())
     constant = (least == most) & ~broken  # the two zeros count as one
+    if rows.shape[-1] < 2:
+        constant.zero_()  # one value alone says nothing
     # Of narrower integers torch would first write all values once more, as int64.
     sums = in_words(_bits(rows), torch.int64).sum(-1, dtype=torch.int64)
     pairs = [(sums[:, a] == sums[:, b]).unsqueeze(-1) for a, b in _pairs(rows.shape[1])]
@@ -85,7 +87,9 @@ def row_faults(rows: torch.Tensor) -> list[Fault]:
         _equal(a, b, len(bits))
         for a, b in _pairs(bits.shape[1])
         # The first row is a cheap necessary condition.
-        if np.array_equal(bits[0, a], bits[0, b]) and np.array_equal(bits[:, a], bits[:, b])
+        if len(bits)
+        and np.array_equal(bits[0, a], bits[0, b])
+        and np.array_equal(bits[:, a], bits[:, b])
     ]
 
 

@@ -165,6 +165,24 @@ def test_a_sample_of_one_row_has_no_false_fault() -> None:
     assert row_faults(rows(tokens=1)) == []
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_sample_of_no_rows_has_no_fault(columns: int) -> None:
+    tensor = rows(tokens=0, columns=columns)
+    assert row_faults(tensor) == faults_of_flags(row_flags(tensor).numpy(), tensor) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_one_value_is_not_told_as_constant_and_a_row_of_two_is(dtype: torch.dtype) -> None:
+    one = rows(tokens=4, hidden=1).to(dtype)
+    one[2, 1] = float("inf")
+    two = rows(tokens=4, hidden=2).to(dtype)
+    two[3, 1] = 1.5
+    for tensor, fault in ((one, ("finite", 1, 2)), (two, ("constant-row", 1, 3))):
+        found = row_faults(tensor)
+        assert faults_of_flags(row_flags(tensor).numpy(), tensor) == found
+        assert [(f["check"], f["column"], f["first"]) for f in found] == [fault]
+
+
 def test_a_full_disk_leaves_no_file_and_says_so(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     import signal
