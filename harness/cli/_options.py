@@ -67,7 +67,8 @@ SkipGate = Annotated[
     bool,
     typer.Option(
         "--skip-gate",
-        help="Load a vLLM also where its files show that the capture cannot work with it.",
+        help="Load a vLLM also where its files show that the capture cannot work with it "
+        "(docs/gate.md).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

@@ -18,7 +18,6 @@ from harness.cli._options import (
     Dtype,
     GpuMemory,
     Json,
-    Layers,
     Layout,
     Python,
     SkipCheck,
@@ -39,7 +38,9 @@ from harness.rehearsal import rehearse as run_rehearsal
 @command
 def rehearse(
     model: Annotated[Path, typer.Option(help="Checkpoint folder of Kimi-K2.5's family.")],
-    layers: Layers = "speculators-0.9",
+    layers: Annotated[
+        str, typer.Option(help="Layer ids, as for extract: as many are captured, in their order.")
+    ] = "speculators-0.9",
     dialect: Dialect = "vllm",
     layout: Layout = "training",
     capture: Capture = "auto",

@@ -55,3 +55,18 @@ def test_an_empty_value_is_named_with_its_option() -> None:
     assert "The value of --model is empty" in done.stderr
     done = CliRunner().invoke(app, ["verify", ""])
     assert "An argument is empty" in done.stderr
+
+
+def _help(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "300")
+    return " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.split())
+
+
+def test_rehearse_says_what_its_layers_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = _help("rehearse", monkeypatch)
+    assert "Layer ids, as for extract: as many are captured, in their order." in said
+
+
+@pytest.mark.parametrize("name", ["rehearse", "extract"])
+def test_skipping_the_gate_points_to_its_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "(docs/gate.md)" in _help(name, monkeypatch)
