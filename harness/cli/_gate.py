@@ -12,6 +12,14 @@ import typer
 
 from harness.cli._bisect import show_turn
 from harness.cli._gate_tables import show
+from harness.cli._gate_usage import (
+    alone,
+    read_by_a_rung,
+    rungs_of,
+    shown_in_a_report,
+    told_of_a_source,
+    told_with_bisect,
+)
 from harness.cli._options import Json
 from harness.cli._outcome import command, print_json, say
 from harness.errors import NotComparable, UsageError
@@ -118,7 +126,7 @@ def gate(
     that was named could not be climbed. With --bisect: 0 where the release is found, 4 where
     the check does not turn.
     """
-    wanted = _rungs(rungs)
+    wanted = rungs_of(rungs)
     if bisect is not None:
         beside = {
             "CANDIDATE": candidate,
@@ -127,22 +135,20 @@ def gate(
             "--release": release,
             "--evidence": evidence,
             "--report": report,
+            "--slice": slice_,
+            "--model": model,
+            "-tp": tensor_parallel_size,
+            "--report-prompts": report_prompts or None,
         }
-        _alone([name for name, given in beside.items() if given is not None])
+        alone([name for name, given in beside.items() if given is not None], wanted)
         show_turn(*bisect, check or VERDICT, on_cpu=Rung.CPU in wanted, json_output=json_output)
         return
-    _told_of_a_source(candidate, release)
-    _read_by_a_rung("--slice", slice_, (Rung.GPU,), wanted)
-    _read_by_a_rung("--model", model, (Rung.FULL,), wanted)
-    _read_by_a_rung("-tp", tensor_parallel_size, (Rung.GPU, Rung.FULL), wanted)
-    if check is not None:
-        raise UsageError(
-            "gate.check-alone",
-            expected="--check beside --bisect GOOD BAD",
-            found=f"--check {check} without it",
-            where="harness gate",
-            next=f"harness gate --bisect GOOD BAD --check {check}",
-        )
+    told_of_a_source(candidate, release)
+    read_by_a_rung("--slice", slice_, (Rung.GPU,), wanted)
+    read_by_a_rung("--model", model, (Rung.FULL,), wanted)
+    read_by_a_rung("-tp", tensor_parallel_size, (Rung.GPU, Rung.FULL), wanted)
+    told_with_bisect(check)
+    shown_in_a_report(report_prompts, report)
     # What would spoil the writing is told now, and not after an hour of engines.
     if evidence is not None and _PROVING & set(wanted):
         require_folder(evidence)
@@ -246,56 +252,3 @@ def _require_same(asked: Candidate, python: Path) -> None:
                 where=str(python),
                 next="leave --python out, or name the interpreter alone",
             )
-
-
-def _alone(beside: list[str]) -> None:
-    """Refuse what --bisect would not read: no report is better than one that is waited for."""
-    if beside:
-        raise UsageError(
-            "bisect.not-alone",
-            expected="--bisect GOOD BAD with --check and --rungs only",
-            found=", ".join(beside),
-            where="harness gate",
-            next="leave these out, or leave --bisect out",
-        )
-
-
-def _read_by_a_rung(
-    name: str, given: object, by: tuple[Rung, ...], wanted: tuple[Rung, ...]
-) -> None:
-    """Refuse what no rung would read: another model would be proved than the one that was named."""
-    if given is None or set(by) & set(wanted):
-        return
-    other = "; for rung gpu: --slice" if name == "--model" else ""
-    raise UsageError(
-        "gate.option-unread",
-        expected=f"{name} beside rung {' or '.join(by)}{other}",
-        found=f"{name} {given} with --rungs {','.join(wanted)}",
-        where="harness gate",
-        next=f"add the rung to --rungs, or leave {name} out",
-    )
-
-
-def _told_of_a_source(candidate: str | None, release: str | None) -> None:
-    """Refuse a version for what is a version already."""
-    if release is not None and candidate is not None and version_named(candidate):
-        raise UsageError(
-            "gate.release-twice",
-            expected="--release beside files that tell no version",
-            found=f"--release {release} beside the release {candidate}",
-            where="harness gate",
-            next=f"harness gate {candidate}",
-        )
-
-
-def _rungs(text: str) -> tuple[Rung, ...]:
-    try:
-        return tuple(Rung(part.strip()) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise UsageError(
-            "gate.no-such-rung",
-            expected=", ".join(Rung),
-            found=text,
-            where="--rungs",
-            next="--rungs static,mock",
-        ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import NotComparable
+from harness.errors import NotComparable, UsageError
 from harness.gate import _fetch
 from harness.gate._fetch import LATEST
 from harness.gate._hints import Hints
@@ -69,7 +69,8 @@ def candidate_of(name: str, *, release: str | None = None) -> Iterator[Candidate
         release: The version, where the source does not tell it.
 
     Raises:
-        UsageError: ``seams.*``, ``gate.no-such-release``.
+        UsageError: ``seams.*``, ``gate.no-such-release``; ``gate.no-version`` and
+            ``gate.release-other`` for a release that is none, or not the one that is told.
         NotComparable: ``gate.not-fetched``, ``gate.no-pip``.
     """
     wanted = version_named(name)
@@ -125,18 +126,46 @@ def version_named(name: str) -> str | None:
 
 
 def _read(name: str, release: str | None, said: str | None = None) -> Candidate:
-    try:
-        named = open_source(name, release=release)
-    except NotComparable as error:
-        # A checkout tells no version before it is built; its files are there all the same.
-        if error.failure.id != "seams.no-release" or release is not None:
-            raise
-        named = open_source(name, release=UNTOLD)
+    named = _opened(name, release)
     surface = read_surface(named)
     python = _interpreter(name)
     label = said or (str(name) if python is not None else Path(name).name)
     side = Side(surface.release, surface.build, surface.digest, label)
     return Candidate(surface, side, named, python)
+
+
+def _opened(name: str, release: str | None) -> Named:
+    said = _public(release) if release is not None else None
+    try:
+        named = open_source(name)
+    except NotComparable as error:
+        # A checkout tells no version before it is built; its files are there all the same.
+        if error.failure.id != "seams.no-release":
+            raise
+        return open_source(name, release=said or UNTOLD)
+    if said is not None and version_of(named.release) != Version(said):
+        raise UsageError(
+            "gate.release-other",
+            expected=f"--release {named.release}, which the source tells, or none",
+            found=f"--release {release}",
+            where=name,
+            next="leave --release out",
+        )
+    return named
+
+
+def _public(release: str) -> str:
+    """Return a release without its local part, as sources are read too."""
+    version = version_of(release)
+    if version is None:
+        raise UsageError(
+            "gate.no-version",
+            expected="a version, such as 0.32.0",
+            found=release,
+            where="--release",
+            next="harness gate SOURCE --release 0.32.0",
+        )
+    return version.public
 
 
 def _interpreter(name: str) -> Path | None:

@@ -139,3 +139,41 @@ def test_command_that_finds_no_turn_exits_with_not_comparable() -> None:
 def test_engine_checks_are_captures_only() -> None:
     words = ["gate", "--bisect", "0.12.0", "0.13.0", "--check", "scheduler", "--rungs", "cpu"]
     assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["0.33.0"],
+        ["--from", "0.32.0"],
+        ["--report", "r.html"],
+        ["--evidence", "e"],
+        ["--slice", "m"],
+        ["--model", "m"],
+        ["-tp", "2"],
+        ["--report-prompts"],
+        ["--rungs", "gpu,full"],
+        ["--rungs", "static,mock"],
+    ],
+)
+def test_what_bisect_would_not_read_is_refused_and_named(words: list[str]) -> None:
+    given = ["gate", *words, "--bisect", "0.16.0", "0.17.0", "--json"]
+    done = CliRunner().invoke(app, given)
+    error = json.loads(done.stdout)["error"]
+    assert (done.exit_code, error["id"]) == (2, "bisect.not-alone")
+    named = words[0] if words[0].startswith("-") else "CANDIDATE"
+    assert named in error["found"].split(", ")[0]
+
+
+def test_bisect_tells_of_all_that_it_would_not_read() -> None:
+    words = ["--slice", "m", "--report-prompts", "--rungs", "cpu,gpu,full"]
+    done = CliRunner().invoke(app, ["gate", "--bisect", "0.16.0", "0.17.0", *words, "--json"])
+    found = json.loads(done.stdout)["error"]["found"]
+    assert found == "--slice, --report-prompts, --rungs gpu,full"
+
+
+def test_bisect_without_a_rung_is_refused_as_the_gate_is() -> None:
+    words = ["gate", "--bisect", "0.16.0", "0.18.0", "--rungs", ",", "--json"]
+    done = CliRunner().invoke(app, words)
+    said = json.loads(done.stdout)["error"]["id"]
+    assert (done.exit_code, said) == (2, "gate.no-such-rung")

@@ -249,18 +249,61 @@ def test_wheel_archive_and_site_packages_give_the_same_answer(site: Path, tmp_pa
         (("0.32.0", "--from", "gone/"), "seams.no-source", ExitCode.USAGE),
         (("0.32.0", "--check", "native"), "gate.check-alone", ExitCode.USAGE),
         (("0.32.0", "--release", "0.31.0"), "gate.release-twice", ExitCode.USAGE),
+        (("./x", "--release", "banana"), "gate.no-version", ExitCode.USAGE),
+        (("0.32.0", "--rungs", ","), "gate.no-such-rung", ExitCode.USAGE),
+        (("0.32.0", "--rungs", " "), "gate.no-such-rung", ExitCode.USAGE),
+        (("0.32.0", "--report-prompts"), "gate.option-unread", ExitCode.USAGE),
     ],
 )
 def test_what_cannot_be_asked_ends_with_usage(words: tuple[str, ...], id: str, code: int) -> None:
     assert refused(*words, code=code) == id
 
 
+@pytest.fixture
+def untold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source of no version, whose files read as those of a recorded release do."""
+    root = tmp_path / "source"
+    (root / "vllm").mkdir(parents=True)
+    (root / "vllm" / "__init__.py").touch()
+    same = recorded("0.32.0")
+    read = "read_surface"
+    monkeypatch.setattr(candidates, read, lambda named: replace(same, release=named.release))
+    return root
+
+
+@pytest.fixture
+def telling(untold: Path) -> Path:
+    """The same, with metadata."""
+    (untold / "vllm-0.32.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
+    (untold / "vllm-0.32.0.dist-info" / "METADATA").write_text(metadata)
+    return untold
+
+
+def test_source_is_not_judged_as_another_version_than_it_tells(telling: Path) -> None:
+    error = run(str(telling), "--release", "0.20.0", code=ExitCode.USAGE)["error"]
+    assert error["id"] == "gate.release-other"
+    assert "0.32.0" in error["expected"]
+    assert "0.20.0" in error["found"]
+
+
+@pytest.mark.parametrize("release", ["0.32.0", "0.32", "v0.32.0", "0.32.0+cpu"])
+def test_version_that_a_source_tells_too_may_be_said(release: str, telling: Path) -> None:
+    assert run(str(telling), "--release", release)["candidate"]["release"] == "0.32.0"
+
+
 @pytest.mark.parametrize(
-    "words", [["0.33.0"], ["--from", "0.32.0"], ["--report", "r.html"], ["--evidence", "e"]]
+    ("release", "judged"), [("0.99", "0.99"), ("v0.99.0", "0.99.0"), ("0.99.0rc1", "0.99.0rc1")]
 )
-def test_what_bisect_would_not_read_is_refused(words: list[str]) -> None:
-    said = refused(*words, "--bisect", "0.16.0", "0.17.0", code=ExitCode.USAGE)
-    assert said == "bisect.not-alone"
+def test_source_that_tells_no_version_is_judged_as_the_one_that_is_said(
+    release: str, judged: str, untold: Path
+) -> None:
+    assert run(str(untold), "--release", release)["candidate"]["release"] == judged
+
+
+@pytest.mark.parametrize("release", ["banana", "0.32.x", "untold", "latest"])
+def test_what_is_no_version_is_not_taken_for_one(release: str, untold: Path) -> None:
+    assert refused(str(untold), "--release", release, code=ExitCode.USAGE) == "gate.no-version"
 
 
 # What pip fetches.
