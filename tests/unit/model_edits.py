@@ -94,6 +94,10 @@ BREAKS: dict[str, Break] = {
                            + "    def __call__(self, *args, **kwargs):\n"
                              "        last, aux = super().__call__(*args, **kwargs)\n"
                              "        return last, aux[::-1]\n")),
+    "wrapper's forward wrapped": _handed(
+        KIMI, replaced("    def forward(\n        self,\n        input_ids: torch.Tensor,\n",
+                       "    @settled\n"
+                       "    def forward(\n        self,\n        input_ids: torch.Tensor,\n")),
     "layers called by their forward": _called(
         replaced(LAYER, LAYER.replace("layer(", "layer.forward(", 1)),
         "deepseek.capture.point", hurts="patched native"),
@@ -119,6 +123,9 @@ BREAKS: dict[str, Break] = {
         replaced(WRAPPER, WRAPPER.replace('("kimi_k25"', '("vllm.models.kimi"')), "kimi"),
     "registry changed behind its tables": _registered(
         replaced(MADE, '_VLLM_MODELS["DeepseekV3ForCausalLM"] = ("fast", "Fast")\n' + MADE),
+        "deepseek-v* registry.kimi"),
+    "registry filled from elsewhere": _registered(
+        replaced(MADE, "_VLLM_MODELS.update(overrides())\n" + MADE),
         "deepseek-v* registry.kimi"),
     "registry changed through a table of its own": _registered(
         replaced(MADE, 'LATER = {"KimiK25ForConditionalGeneration": ("fast", "Fast")}\n'
