@@ -15,7 +15,7 @@ from harness.seams._walk import walk
 _REGISTRY = "vllm.model_executor.models.registry"
 _TABLE, _MADE = "_VLLM_MODELS", "ModelRegistry"
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_CHANGES = r"\b{}\s*(?:\[[^\]\n]*\]\s*=(?!=)|\.(?!(?:items|keys|values|get)\b)|\|=)"
+_CHANGES = r"\b(?:{})\s*(?:\[[^\]\n]*\]\s*=(?!=)|\.(?!(?:items|keys|values|get)\b)|\|=)"
 
 
 def registered(classes: Classes, architecture: str) -> str:
@@ -29,9 +29,9 @@ def registered(classes: Classes, architecture: str) -> str:
     if module is None or tables is None:
         return UNKNOWN
     text = _COMMENT.sub("", module.text)
-    seen = sum(_is(part, architecture) for table in tables.values() for part in walk(table))
+    seen = sum(_is(part, architecture) for table in tables.values() for part in _parts(table))
     written = len(re.findall(rf"""(["']){re.escape(architecture)}\1""", text))
-    if written != seen or any(re.search(_CHANGES.format(name), text) for name in tables):
+    if written != seen or re.search(_CHANGES.format("|".join(tables)), text):
         return UNKNOWN
     entries = {
         _entry(value)
@@ -60,6 +60,16 @@ def _tables(module: Module) -> dict[str, ast.Dict] | None:
             return None
         wanted += [one for one in parts if one not in found]
     return found
+
+
+def _parts(table: ast.Dict) -> Iterator[ast.AST]:
+    """Yield what a table names; an entry's own parts only, of which there are many."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        if key is None:
+            yield from walk(value)
+        else:
+            yield key
+            yield from value.elts if isinstance(value, ast.Tuple) else walk(value)
 
 
 def _value(module: Module, name: str) -> ast.expr | None:
