@@ -59,7 +59,7 @@ _TORCH = _words(
     record_stream register_forward_hook register_forward_pre_hook register_parameter remove
     requires_grad_ reshape scatter_ shape sigmoid storage_offset stream stride sub_ sum synchronize
     to tobytes tolist topk transpose type unsqueeze view wait_event wait_stream weight detach stack
-    names
+    names zero_
     """
 )
 _TRANSFORMERS = _words(
