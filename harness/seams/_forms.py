@@ -26,7 +26,7 @@ _PLACES = frozenset({"device", "non_blocking", "pin_memory"})
 _SHAPING = frozenset({"reshape", "view", "permute", "expand"})
 _COUNTED = "each"
 _AND, _OR = " and ", " or "
-_OPENS, _CLOSES = "([{", ")]}"
+_BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
 _STANDING = ("ANY", "ARG")
 _ARGUMENT = re.compile(r"arg\d+")
 
@@ -87,12 +87,13 @@ def _rest(parts: tuple[str, ...], text: str, place: int) -> list[str] | None:
         return [found.group(), *more] if found and more is not None else None
     if first != "ANY":
         return _rest(left, text, place + len(first)) if text.startswith(first, place) else None
+    follows = left[0] if left and left[0] not in _STANDING else ""
     open_ones = 0
     for end in range(place, len(text) + 1):
-        if not open_ones and (more := _rest(left, text, end)) is not None:
+        here = not open_ones and text.startswith(follows, end)
+        if here and (more := _rest(left, text, end)) is not None:
             return more
-        mark = text[end : end + 1]
-        open_ones += (mark in _OPENS and mark != "") - (mark in _CLOSES and mark != "")
+        open_ones += _BRACKETS.get(text[end : end + 1], 0)
         if open_ones < 0:
             break
     return None
