@@ -69,8 +69,8 @@ def candidate_of(name: str, *, release: str | None = None) -> Iterator[Candidate
         release: The version, where the source does not tell it.
 
     Raises:
-        UsageError: ``seams.*``, ``gate.no-such-release``; ``gate.no-version`` and
-            ``gate.release-other`` for a release that is none, or not the one that is told.
+        UsageError: ``seams.*``, ``gate.no-such-release``; ``gate.no-version`` for a release that
+            is none.
         NotComparable: ``gate.not-fetched``, ``gate.no-pip``.
     """
     wanted = version_named(name)
@@ -137,21 +137,12 @@ def _read(name: str, release: str | None, said: str | None = None) -> Candidate:
 def _opened(name: str, release: str | None) -> Named:
     said = _public(release) if release is not None else None
     try:
-        named = open_source(name)
+        return open_source(name, release=said)
     except NotComparable as error:
         # A checkout tells no version before it is built; its files are there all the same.
-        if error.failure.id != "seams.no-release":
+        if error.failure.id != "seams.no-release" or said is not None:
             raise
-        return open_source(name, release=said or UNTOLD)
-    if said is not None and version_of(named.release) != Version(said):
-        raise UsageError(
-            "gate.release-other",
-            expected=f"--release {named.release}, which the source tells, or none",
-            found=f"--release {release}",
-            where=name,
-            next="leave --release out",
-        )
-    return named
+        return open_source(name, release=UNTOLD)
 
 
 def _public(release: str) -> str:

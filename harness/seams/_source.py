@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from packaging.version import InvalidVersion, Version
+
 from harness.errors import NotComparable, UsageError
 from harness.seams._sizes import Sizes
 from harness.seams._wheel import content, places
@@ -211,23 +213,40 @@ def _named(source: Source, metadata: Iterable[str], form: str, release: str | No
         )
     if release is not None and _VERSION.fullmatch(release) is None:
         raise _no_release(source, repr(release))
+    dist, told = _told(source, metadata)
+    tells = _VERSION.fullmatch(told) is not None
+    if release is not None and tells and not _same(release, told):
+        raise UsageError(
+            "seams.release-other",
+            expected=f"--release {told}, which the source tells, or none",
+            found=f"--release {release}",
+            where=source.where,
+            next="leave --release out",
+        )
+    name = told if tells or release is None else release
+    if _VERSION.fullmatch(name) is None:
+        raise _no_release(source, repr(name) if name else "neither")
+    return Named(source, name, f"{dist} {form}")
+
+
+def _told(source: Source, metadata: Iterable[str]) -> tuple[str, str]:
+    """Return the distribution and the version that a source tells; the version may be empty."""
     for text in metadata:
         name, version = _field(text, "Name"), _field(text, "Version")
         dist = name.lower().replace("_", "-")
         if dist in DISTRIBUTIONS and version != _PLACEHOLDER:
-            told = release or version.split("+")[0]
-            if _VERSION.fullmatch(told) is None:
-                raise _no_release(source, repr(told))
-            return Named(source, told, f"{dist} {form}")
-    if release is not None:
-        return Named(source, release, f"vllm {form}")
+            return dist, version.split("+")[0]
     # Unpacked without its metadata.
     text = source.read(f"{PACKAGE}/_version.py") or ""
     found = re.search(r"^__version__ = version = ['\"]([^'\"]+)", text, re.M)
-    told = found.group(1).split("+")[0] if found else ""
-    if _VERSION.fullmatch(told) is None:
-        raise _no_release(source, repr(told) if told else "neither")
-    return Named(source, told, f"vllm {form}")
+    return PACKAGE, found.group(1).split("+")[0] if found else ""
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(Version(one).public) == Version(Version(other).public)
+    except InvalidVersion:
+        return one == other
 
 
 def _no_release(source: Source, found: str) -> NotComparable:

@@ -282,7 +282,7 @@ def telling(untold: Path) -> Path:
 
 def test_source_is_not_judged_as_another_version_than_it_tells(telling: Path) -> None:
     error = run(str(telling), "--release", "0.20.0", code=ExitCode.USAGE)["error"]
-    assert error["id"] == "gate.release-other"
+    assert error["id"] == "seams.release-other"
     assert "0.32.0" in error["expected"]
     assert "0.20.0" in error["found"]
 

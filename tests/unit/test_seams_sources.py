@@ -89,6 +89,19 @@ def test_release_without_metadata_is_read_from_its_version_file(tmp_path: Path) 
     assert _read(tmp_path).release == "0.99.1"
 
 
+def test_source_is_not_read_as_another_release_than_it_tells(tmp_path: Path) -> None:
+    info = releases.folder(tmp_path, FILES) / "vllm-0.99.1.dist-info"
+    for _ in ("metadata", "version file"):
+        with pytest.raises(HarnessError) as error:
+            _read(tmp_path, release="0.98.0")
+        assert (error.value.failure.id, error.value.exit_code) == (
+            "seams.release-other",
+            ExitCode.USAGE,
+        )
+        assert _read(tmp_path, release="v0.99.1+cpu").release == "0.99.1"
+        (info / "METADATA").unlink(missing_ok=True)
+
+
 def test_release_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
     releases.folder(tmp_path, {"m.py": FILES["m.py"]}, name="other")
     error = _failure(tmp_path)
