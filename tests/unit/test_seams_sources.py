@@ -98,7 +98,7 @@ def test_source_is_not_read_as_another_release_than_it_tells(tmp_path: Path) -> 
             "seams.release-other",
             ExitCode.USAGE,
         )
-        assert _read(tmp_path, release="v0.99.1+cpu").release == "0.99.1"
+        assert _read(tmp_path, release="v0.99.1").release == "0.99.1"
         (info / "METADATA").unlink(missing_ok=True)
 
 
