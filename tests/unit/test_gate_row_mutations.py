@@ -6,10 +6,12 @@ import contextlib
 
 import pytest
 
+from tests.unit import row_edits, slot_edits
 from tests.unit.edited import installed
 from tests.unit.mutated import answer_to, not_told, told_by, told_where_it_breaks
-from tests.unit.row_edits import BREAKS, HARMLESS, MODEL, formatted
+from tests.unit.row_edits import HARMLESS, MODEL, formatted
 
+BREAKS = row_edits.BREAKS | slot_edits.BREAKS
 # Each costs a fifth of a second: those that are much like another are left to `make test-slow`.
 LIKE_ANOTHER = frozenset({
     "buffer's method called by a name", "each depth changed where the model ran",
