@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from packaging.version import InvalidVersion, Version
-
 from harness.errors import NotComparable, UsageError
 from harness.seams._sizes import Sizes
 from harness.seams._wheel import content, places
@@ -243,10 +241,12 @@ def _told(source: Source, metadata: Iterable[str]) -> tuple[str, str]:
 
 
 def _same(one: str, other: str) -> bool:
-    try:
-        return Version(Version(one).public) == Version(Version(other).public)
-    except InvalidVersion:
-        return one == other
+    """Whether two spellings are one version: 0.32, v0.32.0."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(version: str) -> str:
+    return re.sub(r"(\.0)+$", "", version.lower().removeprefix("v"))
 
 
 def _no_release(source: Source, found: str) -> NotComparable:
