@@ -157,7 +157,7 @@ def plan_engine(options: EngineOptions, *, longest_prompt: int | None, spool: Pa
         chunked=budget < most,
         dtype=str(args["dtype"]),
         deadlines=options.deadlines,
-        writer_threads=recipe.writer_threads(seen.platform),
+        writer_threads=recipe.writer_threads(seen.platform, choice.capture),
     )
     return EnginePlan(options, model, layers, seen, choice.why, made, session)
 

@@ -12,15 +12,18 @@ Read in vLLM 0.32.0: ``example_hidden_states_connector.py``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.v1 import example_hidden_states_connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from harness.inside.cachewrite import write_in_words
 from harness.inside.deaths import watch_children
 from harness.inside.rowchecks import row_flags
 from harness.inside.spool import SpoolTask, SpoolWriter
@@ -32,6 +35,8 @@ PARAMS = "hs"
 
 PART_TOKENS = 2048
 """Rows that go to the host together: 117 MB at Kimi's width and four depths."""
+
+_LOG = logging.getLogger(f"vllm.{__name__}")  # vLLM's own handler takes what is below its name
 
 _NEEDED = ("_submit_async_write", "request_finished", "register_kv_caches", "get_finished")
 _missing = [name for name in _NEEDED if not hasattr(stock.ExampleHiddenStatesConnector, name)]
@@ -73,6 +78,7 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        self._config = vllm_config
         config = vllm_config.kv_transfer_config
         self._spool: SpoolWriter | None = None
         self._to_report: set[str] = set()
@@ -111,6 +117,18 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         return delay, out
 
     # Worker side
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Take the cache; its rows are written as whole words from now on, where they can be."""
+        super().register_kv_caches(kv_caches)
+        names = [name for name, cache in kv_caches.items() if cache is self._kv_cache]
+        layers = get_layers_from_vllm_config(self._config, torch.nn.Module, names)
+        words = [
+            write_in_words(layer, kv_caches[name], self._block_size)
+            for name, layer in layers.items()
+        ]
+        how = "whole words" if any(words) else "this vLLM's own elements"
+        _LOG.info("hidden states are written to the cache as %s", how)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Remember where this step begins: all rows of the steps before it are written there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.seams._uses import CONNECTORS, call, names
+from harness.seams._uses import CONNECTORS, NATIVE, call, names
 from harness.seams.seam import Kind, Seam, Use
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -109,7 +109,10 @@ SEAMS = (
         "config.layers",
         Kind.FUNCTION,
         ("vllm.config:get_layers_from_vllm_config",),
-        (Use(CONNECTORS, (call(positional=3),), note=_MOONCAKE),),
+        (
+            Use(NATIVE, (call(positional=3),), note="inside/connector.py"),
+            Use(CONNECTORS, (call(positional=3),), note=_MOONCAKE),
+        ),
     ),
     Seam(
         "scheduler-output",

@@ -212,6 +212,8 @@ MODELS = (
     ),
 )
 
+_CACHE_WRITE = "vllm.model_executor.models.extract_hidden_states:CacheOnlyAttentionImpl"
+
 CAPTURE = (
     Seam(
         "capture.proposer",
@@ -269,6 +271,26 @@ CAPTURE = (
         Kind.ATTRIBUTE,
         "_pending_saves _is_tp_rank_zero _kv_cache _block_size _req_copy_events",
         Use(NATIVE, note="inside/connector.py"),
+    ),
+    Seam(
+        "capture.cache-write",
+        Kind.METHOD,
+        (f"{_CACHE_WRITE}.do_kv_cache_update",),
+        (
+            Use(
+                NATIVE,
+                (call(positional=4),),
+                optional=True,
+                note="inside/cachewrite.py hands it whole words, where it is there and still right",
+            ),
+        ),
+    ),
+    *names(
+        "capture.cache-write",
+        _CACHE_WRITE,
+        Kind.ATTRIBUTE,
+        "kv_cache_torch_dtype",
+        Use(NATIVE, optional=True, note="inside/cachewrite.py"),
     ),
     Seam(
         "connector.pending",

@@ -57,3 +57,33 @@ def test_requests_of_a_step_share_a_read_and_each_file_has_its_own_slots(
     assert all(all(one.values()) for one in found.values()), found
     assert seen == reads
     assert since == waited
+
+
+@pytest.fixture(scope="module")
+def written() -> Any:
+    return run("cache_write.py")
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
+def test_rows_are_written_as_words_bit_for_bit(written: Any, kind: str) -> None:
+    taken, same, there, wide = written[kind]
+    assert taken
+    assert wide
+    assert there
+    assert same
+
+
+@pytest.mark.parametrize("kind", ["odd width", "one block", "strict"])
+def test_a_release_or_width_that_takes_no_words_keeps_its_own_write(
+    written: Any, kind: str
+) -> None:
+    _, same, there, wide = written[kind]
+    assert not wide
+    assert there
+    assert same
+
+
+def test_a_write_that_does_more_than_move_bits_is_left_alone(written: Any) -> None:
+    assert not written["scaled"]
+    assert not written["another layer"]
+    assert not written["no layer"]

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from harness.errors import UsageError
 from harness.layers import resolve
-from harness.recipe import EngineFacts, Platform, choose_capture
+from harness.recipe import EngineFacts, Platform, choose_capture, writer_threads
 from tests.unit.recipes import GPU, MIB, NEW, OLD, WRAPPER, Model, fails, recipe, request
 
 
@@ -36,11 +36,19 @@ def test_our_connector_is_named_by_module_and_takes_no_file_lock() -> None:
     }
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (16, 8), (128, 16)])
+@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (8, 8), (16, 16), (128, 16)])
 def test_a_gpu_gets_writer_threads_by_its_cores_within_bounds(cores: int, threads: int) -> None:
     made = recipe(platform=Platform("cuda", cores, gpus=1), kv_cache_memory_bytes=1 << 30)
     config = made.engine_args["kv_transfer_config"]["kv_connector_extra_config"]
     assert config["writer_threads"] == threads
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, 4), (16, 8), (128, 16)])
+def test_a_patched_captures_writers_leave_half_of_the_cores_to_the_step(
+    cores: int, threads: int
+) -> None:
+    assert writer_threads(Platform("cuda", cores, gpus=1), "patched") == threads
+    assert writer_threads(Platform("cpu", cores), "patched") == 4
 
 
 def test_patched_capture_differs_from_plain_prefill_by_its_watch_over_the_workers_alone() -> None:

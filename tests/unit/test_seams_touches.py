@@ -54,7 +54,7 @@ _PYTHON = _words(
 _TORCH = _words(
     """
     Stream add_ all any buffers clamp_min clone contiguous copy_ cpu data device element_size eval
-    flatten float gather is_cuda isfinite itemsize log_softmax manual_seed masked_fill max min
+    flatten flip float gather is_cuda isfinite itemsize log_softmax manual_seed masked_fill max min
     modules mul_ named_parameters nan_to_num nonzero numel numpy parameters pin_memory record
     record_stream register_forward_hook register_forward_pre_hook register_parameter remove
     requires_grad_ reshape scatter_ shape sigmoid storage_offset stream stride sub_ sum synchronize
