@@ -48,9 +48,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 PROMPTS, PLAIN_PROMPTS, LENGTH, REPEATS = 1024, 256, 512, 5
 LEAST_TOKENS = 500_000  # of each repeat
 DISK = Path("/dev/shm")
-# Without a baseline of this key: below the least that one H200 gave with 6 layers, where a step is
-# short (fixtures/evidence: 0.972 and 0.955).
+# Without a baseline of this key: below the least that 6 layers gave, where a step is short
+# (fixtures/evidence): one H200 0.972 and 0.955, two 0.968 and 0.909.
 LEAST_RATIO = {"patched": 0.95, "native": 0.93}
+LEAST_RATIO_OF_MORE_GPUS = {"patched": 0.95, "native": 0.89}
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ def test_files_keep_up_with_plain_prefill(captured: TimedEngine, lane: Lane) -> 
         pytest.skip(f"nothing to compare with: {lane.plain_from}")
     if not in_memory(captured.plan):
         pytest.skip("the files went to a disk: give --basetemp /dev/shm/NAME")
-    least = LEAST_RATIO[captured.session.name]
+    alone = captured.plan.options.tensor_parallel_size == 1
+    least = (LEAST_RATIO if alone else LEAST_RATIO_OF_MORE_GPUS)[captured.session.name]
     assert statistics.median(ratios) >= least, captured.times.told()
 
 

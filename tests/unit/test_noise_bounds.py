@@ -13,7 +13,11 @@ from tests.noise import EVEN, NARROW, UNEVEN, Noise, bound_of
 
 EVIDENCE = Path(__file__).parents[2] / "fixtures" / "evidence"
 TELLS = 0.5
-LANES = ["2026-11-30-h200-lane.json", "2026-11-30-h200x2-tp2-patched.json"]
+LANES = [
+    "2026-11-30-h200-lane.json",
+    "2026-11-30-h200x2-tp2-patched.json",
+    "2026-11-30-h200x2-tp2-native.json",
+]
 
 
 def cases(name: str) -> Iterator[tuple[str, str, float, float]]:

@@ -21,6 +21,7 @@ from torch.autograd import DeviceType
 
 ASKED = Path(os.environ["HARNESS_STEP_PROFILE"])
 TOP = 40
+FIRST = 6  # steps of a batch that are told one by one: while its requests are still coming
 
 
 class Recorder:
@@ -51,10 +52,11 @@ class Recorder:
             if self._ended:
                 self._steps[-1]["between steps"] = now - self._ended
 
-    def add(self, region: str, seconds: float) -> None:
+    def add(self, region: str, seconds: float, *, aside: bool = False) -> None:
         if self.on and self._steps:
             self._steps[-1][region] += seconds
-            self._ended = time.perf_counter()
+            if not aside:
+                self._ended = time.perf_counter()
 
     def told(self) -> dict[str, Any]:
         """Milliseconds a step: medians of the host's regions, means of the kernels."""
@@ -67,6 +69,10 @@ class Recorder:
         return {
             "steps": len(steps),
             "host_ms": host,
+            "first_steps_ms": [
+                {name: round(1e3 * seconds, 1) for name, seconds in sorted(step.items())}
+                for step in self._steps[:FIRST]
+            ],
             "streams_ms": self._streams(len(steps)),
             "device_ms": self._device(len(steps)),
         }
@@ -107,8 +113,11 @@ def covered(places: list[tuple[float, float]]) -> float:
 RECORDER = Recorder()
 
 
-def timed(owner: Any, name: str, region: str, *, begins: bool = False) -> None:
-    """Count the seconds of a method as a region's; one that begins a step looks at the file."""
+def timed(owner: Any, name: str, region: str, *, begins: bool = False, aside: bool = False) -> None:
+    """Count the seconds of a method as a region's; one that begins a step looks at the file.
+
+    One that runs ``aside``, in another thread, is no part of the step's own line of work.
+    """
     inner = getattr(owner, name)
 
     @functools.wraps(inner)
@@ -119,13 +128,14 @@ def timed(owner: Any, name: str, region: str, *, begins: bool = False) -> None:
         try:
             return inner(*args, **kwargs)
         finally:
-            RECORDER.add(region, time.perf_counter() - started)
+            RECORDER.add(region, time.perf_counter() - started, aside=aside)
 
     setattr(owner, name, call)
 
 
 def install() -> None:
     from vllm.v1.core.sched import scheduler
+    from vllm.v1.engine import core
     from vllm.v1.worker import gpu_model_runner, gpu_worker
 
     from harness.inside import patched, spool
@@ -139,6 +149,7 @@ def install() -> None:
     timed(runner, "_update_states", "update states")
     timed(runner, "_prepare_inputs", "prepare inputs")
     # In the worker's process only where it is the engine's as well: with one device.
+    timed(core.EngineCoreProc, "preprocess_add_request", "requests read", aside=True)
     timed(scheduler.Scheduler, "schedule", "schedule")
     timed(scheduler.Scheduler, "update_from_output", "update from output")
     timed(scheduler.Scheduler, "_connector_finished", "connector finished")
