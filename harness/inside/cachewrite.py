@@ -34,10 +34,9 @@ def write_in_words(layer: Any, cache: torch.Tensor, block_size: int) -> bool:
     own: Any = getattr(layer, "impl", None)
     if not hasattr(own, "do_kv_cache_update") or not hasattr(own, "kv_cache_torch_dtype"):
         return False
+    if in_words(cache, _WORD).dtype != _WORD:
+        return False
     narrow = own.do_kv_cache_update
-    other = copy.copy(own)
-    other.kv_cache_torch_dtype = _WORD  # it refuses rows and caches of another type
-    wide = other.do_kv_cache_update
 
     def write(
         layer: Any, to_cache: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
@@ -49,12 +48,15 @@ def write_in_words(layer: Any, cache: torch.Tensor, block_size: int) -> bool:
             narrow(layer, to_cache, kv_cache, slot_mapping)
 
     try:
+        other = copy.copy(own)
+        other.kv_cache_torch_dtype = _WORD  # it refuses rows and caches of another type
+        wide = other.do_kv_cache_update
         alike = _alike(layer, narrow, write, cache, block_size)
+        if alike:
+            own.do_kv_cache_update = write
     except Exception:
         # An unknown release's own words for "not so"; what it does by itself still works.
         return False
-    if alike:
-        own.do_kv_cache_update = write
     return alike
 
 

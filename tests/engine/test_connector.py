@@ -73,11 +73,12 @@ def test_rows_are_written_as_words_bit_for_bit(written: Any, kind: str) -> None:
     assert same
 
 
-@pytest.mark.parametrize("kind", ["odd width", "one block", "strict"])
+@pytest.mark.parametrize("kind", ["odd width", "one block", "strict", "fixed", "sealed"])
 def test_a_release_or_width_that_takes_no_words_keeps_its_own_write(
     written: Any, kind: str
 ) -> None:
-    _, same, there, wide = written[kind]
+    taken, same, there, wide = written[kind]
+    assert not taken
     assert not wide
     assert there
     assert same

@@ -68,6 +68,24 @@ class Strict(stock.CacheOnlyAttentionImpl):  # type: ignore[misc]
         super().do_kv_cache_update(layer, to_cache, kv_cache, slots)
 
 
+class Fixed:
+    """A release whose write cannot be replaced on an instance."""
+
+    __slots__ = ("kv_cache_torch_dtype",)
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.kv_cache_torch_dtype = dtype
+
+    do_kv_cache_update = stock.CacheOnlyAttentionImpl.do_kv_cache_update
+
+
+class Sealed(stock.CacheOnlyAttentionImpl):  # type: ignore[misc]
+    """A release that allows no copy."""
+
+    def __copy__(self) -> Any:
+        raise TypeError("no copy")
+
+
 def main() -> None:
     half = torch.bfloat16
     print(
@@ -78,6 +96,8 @@ def main() -> None:
                 "odd width": case(12, half),
                 "one block": case(64, half, blocks=1),
                 "strict": case(64, half, Strict(COLUMNS, 64, "auto", half)),
+                "fixed": case(64, half, Fixed(half)),
+                "sealed": case(64, half, Sealed(COLUMNS, 64, "auto", half)),
                 "scaled": case(64, half, Scaled(COLUMNS, 64, "auto", half))[0],
                 "another layer": write_in_words(SimpleNamespace(impl=None), cache(64, half), BLOCK),
                 "no layer": write_in_words(None, cache(64, half), BLOCK),
