@@ -84,6 +84,10 @@ def test_a_release_or_width_that_takes_no_words_keeps_its_own_write(
     assert same
 
 
+def test_rows_that_start_within_a_word_are_written_by_the_own_write(written: Any) -> None:
+    assert written["odd rows"] == [True, True, True, False]
+
+
 def test_a_write_that_does_more_than_move_bits_is_left_alone(written: Any) -> None:
     assert not written["scaled"]
     assert not written["another layer"]

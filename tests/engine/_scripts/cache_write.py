@@ -27,11 +27,16 @@ def cache(hidden: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(BLOCKS, COLUMNS, BLOCK, hidden, dtype=dtype)
 
 
-def case(hidden: int, dtype: torch.dtype, made: Any = None, blocks: int = BLOCKS) -> list[bool]:
+def case(
+    hidden: int, dtype: torch.dtype, made: Any = None, blocks: int = BLOCKS, offset: int = 0
+) -> list[bool]:
     own, changed = impl(hidden, dtype), made or impl(hidden, dtype)
     layer = SimpleNamespace(impl=changed)
-    taken = write_in_words(layer, cache(hidden, dtype)[:blocks], BLOCK)
-    rows = torch.randn(9, COLUMNS, hidden).to(dtype)
+    probed = cache(hidden, dtype)[:blocks]
+    taken = write_in_words(layer, probed, BLOCK)
+    assert not probed.any()
+    values = torch.randn(9 * COLUMNS * hidden + offset).to(dtype)
+    rows = values[offset:].view(9, COLUMNS, hidden)
     rows[3, 1] = float("nan")
     slots = torch.tensor([23, 4, 5, -1, 6, 7, 12, 9, -1])
     first, second = cache(hidden, dtype), cache(hidden, dtype)
@@ -94,6 +99,7 @@ def main() -> None:
                 "bfloat16": case(64, half),
                 "float32": case(64, torch.float32),
                 "odd width": case(12, half),
+                "odd rows": case(64, half, offset=3),
                 "one block": case(64, half, blocks=1),
                 "strict": case(64, half, Strict(COLUMNS, 64, "auto", half)),
                 "fixed": case(64, half, Fixed(half)),
