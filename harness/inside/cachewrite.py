@@ -42,7 +42,8 @@ def write_in_words(layer: Any, cache: torch.Tensor, block_size: int) -> bool:
         layer: Any, to_cache: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
         rows, target = in_words(to_cache, _WORD), in_words(kv_cache, _WORD)
-        if rows.dtype == target.dtype == _WORD and to_cache.dtype == kv_cache.dtype:
+        fits = to_cache.dtype == kv_cache.dtype == own.kv_cache_torch_dtype
+        if fits and rows.dtype == target.dtype == _WORD:
             wide(layer, rows, target, slot_mapping)
         else:
             narrow(layer, to_cache, kv_cache, slot_mapping)

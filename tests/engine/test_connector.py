@@ -92,3 +92,7 @@ def test_a_write_that_does_more_than_move_bits_is_left_alone(written: Any) -> No
     assert not written["scaled"]
     assert not written["another layer"]
     assert not written["no layer"]
+
+
+def test_rows_and_cache_of_a_wrong_type_are_refused_as_before(written: Any) -> None:
+    assert written["another type"]

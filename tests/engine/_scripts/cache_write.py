@@ -91,6 +91,18 @@ class Sealed(stock.CacheOnlyAttentionImpl):  # type: ignore[misc]
         raise TypeError("no copy")
 
 
+def refused(own: torch.dtype, given: torch.dtype) -> bool:
+    """Whether rows and a cache of one wrong type are refused, as vLLM itself does."""
+    layer = SimpleNamespace(impl=impl(64, own))
+    write_in_words(layer, cache(64, own), BLOCK)
+    rows = torch.zeros(1, COLUMNS, 64, dtype=given)
+    try:
+        layer.impl.do_kv_cache_update(layer, rows, cache(64, given), torch.tensor([5]))
+    except AssertionError:
+        return True
+    return False
+
+
 def main() -> None:
     half = torch.bfloat16
     print(
@@ -105,6 +117,7 @@ def main() -> None:
                 "fixed": case(64, half, Fixed(half)),
                 "sealed": case(64, half, Sealed(COLUMNS, 64, "auto", half)),
                 "scaled": case(64, half, Scaled(COLUMNS, 64, "auto", half))[0],
+                "another type": refused(half, torch.float16),
                 "another layer": write_in_words(SimpleNamespace(impl=None), cache(64, half), BLOCK),
                 "no layer": write_in_words(None, cache(64, half), BLOCK),
             }
