@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from harness.inside.words import in_words
-
-_WORD = torch.complex128
+from harness.inside.words import WORD, in_words
 
 
 def write_in_words(layer: Any, cache: torch.Tensor, block_size: int) -> bool:
@@ -34,23 +32,23 @@ def write_in_words(layer: Any, cache: torch.Tensor, block_size: int) -> bool:
     own: Any = getattr(layer, "impl", None)
     if not hasattr(own, "do_kv_cache_update") or not hasattr(own, "kv_cache_torch_dtype"):
         return False
-    if in_words(cache, _WORD).dtype != _WORD:
+    if in_words(cache, WORD).dtype != WORD:
         return False
     narrow = own.do_kv_cache_update
 
     def write(
         layer: Any, to_cache: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
-        rows, target = in_words(to_cache, _WORD), in_words(kv_cache, _WORD)
+        rows, target = in_words(to_cache, WORD), in_words(kv_cache, WORD)
         fits = to_cache.dtype == kv_cache.dtype == own.kv_cache_torch_dtype
-        if fits and rows.dtype == target.dtype == _WORD:
+        if fits and rows.dtype == target.dtype == WORD:
             wide(layer, rows, target, slot_mapping)
         else:
             narrow(layer, to_cache, kv_cache, slot_mapping)
 
     try:
         other = copy.copy(own)
-        other.kv_cache_torch_dtype = _WORD  # it refuses rows and caches of another type
+        other.kv_cache_torch_dtype = WORD  # it refuses rows and caches of another type
         wide = other.do_kv_cache_update
         alike = _alike(layer, narrow, write, cache, block_size)
         if alike:

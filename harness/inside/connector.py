@@ -28,7 +28,7 @@ from harness.inside.deaths import watch_children
 from harness.inside.rowchecks import row_flags
 from harness.inside.spool import SpoolTask, SpoolWriter
 from harness.inside.staging import Arrival, Stage
-from harness.inside.words import in_words
+from harness.inside.words import WORD, in_words
 
 PARAMS = "hs"
 """Key in ``kv_transfer_params`` that holds our request parameters."""
@@ -268,7 +268,7 @@ def read_rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     Returns:
         A new tensor [tokens, columns, hidden] on the cache's device.
     """
-    found = stock.extract_from_kv_cache(in_words(cache, torch.complex128), slots, len(slots))
+    found = stock.extract_from_kv_cache(in_words(cache, WORD), slots, len(slots))
     assert isinstance(found, torch.Tensor)
     return found.view(cache.dtype)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 
+WORD = torch.complex128
+"""The widest type that torch's gathers and scatters move: 16 bytes, never computed with."""
+
 
 def in_words(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """View rows as wider elements; the tensor itself where its last dimension does not allow it.

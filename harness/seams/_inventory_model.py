@@ -241,28 +241,17 @@ CAPTURE = (
             Kind.METHOD,
             (f"{_STOCK}.{name}",),
             (Use(NATIVE, (call(positional=count),), note="inside/connector.py"),),
-            owners=("ExampleHiddenStatesConnector",),
+            owners=(owner,),
         )
-        for name, count in (
-            ("_submit_async_write", 1),
-            ("request_finished", 2),
-            ("register_kv_caches", 1),
-            ("get_finished", 1),
-        )
-    ),
-    # A step's beginning and end, as vLLM tells every connector of it.
-    *(
-        Seam(
-            f"connector.{name}",
-            Kind.METHOD,
-            (f"{_STOCK}.{name}",),
-            (Use(NATIVE, (call(positional=count),), note="inside/connector.py"),),
-            owners=("KVConnectorBase_V1",),
-        )
-        for name, count in (
-            ("bind_connector_metadata", 1),
-            ("clear_connector_metadata", 0),
-            ("has_connector_metadata", 0),
+        for name, count, owner in (
+            ("_submit_async_write", 1, "ExampleHiddenStatesConnector"),
+            ("request_finished", 2, "ExampleHiddenStatesConnector"),
+            ("register_kv_caches", 1, "ExampleHiddenStatesConnector"),
+            ("get_finished", 1, "ExampleHiddenStatesConnector"),
+            # A step's beginning and end, as vLLM tells every connector of it.
+            ("bind_connector_metadata", 1, "KVConnectorBase_V1"),
+            ("clear_connector_metadata", 0, "KVConnectorBase_V1"),
+            ("has_connector_metadata", 0, "KVConnectorBase_V1"),
         )
     ),
     *names(
