@@ -18,6 +18,7 @@ from typing import Any
 from harness.inside.deaths import watch_children
 from harness.inside.resolved import read_settings, require_kept, versions
 from harness.inside.results import Results
+from harness.inside.window import Wave, Window, run_waves, takes_waves
 from harness.inside.wire import Emit, OpError, serve
 
 FAR = 1e30
@@ -34,6 +35,7 @@ class Engine:
         self._columns: list[int] = []
         self._probe: list[int] | None = None
         self._final = 0
+        self._budget = 0
         self._patched = False
         self._beside: Results | None = None
 
@@ -74,6 +76,7 @@ class Engine:
         self._spool = Path(params.get("spool", "."))
         self._columns = list(params.get("columns", []))
         self._final = int(params.get("final", 0))
+        self._budget = config.scheduler_config.max_num_batched_tokens
         self._patched = params.get("capture") == "patched"
         beside = params.get("beside")
         depths = list(params.get("engine_depths", []))
@@ -180,27 +183,31 @@ class Engine:
         """
         samples: list[dict[str, Any]] = params["samples"]
         checked = {s["key"]: s["input_ids"] for s in samples if s.get("check")}
+        sizes = {s["key"]: len(s["input_ids"]) for s in samples}
         held: dict[str, dict[str, Any]] = {}
         failure: list[BaseException] = []
+        window = Window(self._budget)
 
         def forward() -> None:
             try:
                 assert self._results is not None
                 waiting = self._results.collect(
-                    [s["key"] for s in samples], deadline_s=float(params["batch_deadline_s"])
+                    list(sizes), deadline_s=float(params["batch_deadline_s"])
                 )
                 for line in waiting:
+                    window.written(sizes[line["key"]])
                     if line["key"] in checked and "error" not in line:
                         held[line["key"]] = line
                     else:
                         emit("sample", **line)
             except BaseException as error:
                 failure.append(error)
+                window.open()
 
         started = time.monotonic()
         tail = threading.Thread(target=forward, name="hs-tail", daemon=True)
         tail.start()
-        outputs = self._generate(samples)
+        outputs = self._generate(samples, window)
         computed = time.monotonic()
         tail.join(timeout=float(params["deadline_s"]))
         if tail.is_alive() or failure:
@@ -212,8 +219,7 @@ class Engine:
                 next="look at the engine's log; a full or slow disk is the usual cause",
             )
         if self._beside is not None:
-            keys = [s["key"] for s in samples]
-            for line in self._beside.collect(keys, deadline_s=float(params["deadline_s"])):
+            for line in self._beside.collect(list(sizes), deadline_s=float(params["deadline_s"])):
                 _raise_failed(line)
         for key, ids in checked.items():
             if key in held:
@@ -246,9 +252,24 @@ class Engine:
         """Tell what each worker keeps of requests; see ``WorkerExtension.hs_held``."""
         return {"workers": self._llm.collective_rpc("hs_held")}
 
-    def _generate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """Run a batch; returns the engine's output by key."""
-        prompts = [{"prompt_token_ids": list(s["input_ids"])} for s in samples]
+    def _generate(
+        self, samples: list[dict[str, Any]], window: Window | None = None
+    ) -> dict[str, Any]:
+        """Run a batch; returns the engine's output by key.
+
+        Args:
+            samples: See :meth:`extract`.
+            window: The pace at which they are handed over; None for all at once.
+        """
+        if window is None or not takes_waves(self._llm):
+            outputs = self._llm.generate(*self._requests(samples), use_tqdm=False)
+        else:
+            waves = window.waves(samples, lambda sample: len(sample["input_ids"]))
+            outputs = run_waves(self._llm, map(self._requests, waves))
+        return {s["key"]: output for s, output in zip(samples, outputs, strict=True)}
+
+    def _requests(self, samples: list[dict[str, Any]]) -> Wave:
+        """Return prompts and their sampling parameters, as vLLM takes them."""
         sampling = []
         for sample in samples:
             check = bool(sample.get("check"))
@@ -260,8 +281,7 @@ class Engine:
             if self._patched or self._beside is not None:
                 extra["hs"] = hs
             sampling.append(_sampling(extra, check))
-        outputs = self._llm.generate(prompts, sampling, use_tqdm=False)
-        return {s["key"]: output for s, output in zip(samples, outputs, strict=True)}
+        return [{"prompt_token_ids": list(s["input_ids"])} for s in samples], sampling
 
     def _logprobs(self, key: str, ids: list[int], output: Any) -> dict[str, Any]:
         """Compare the engine's own prompt log-probabilities with the rebuilt ones."""

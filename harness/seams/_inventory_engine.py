@@ -49,6 +49,24 @@ FRONT = (
         ("vllm:LLM.generate",),
         tuple(Use(by, (call("use_tqdm", positional=2),)) for by in (NATIVE, PATCHED)),
     ),
+    *(
+        Seam(
+            f"llm.{name}",
+            Kind.METHOD,
+            (f"vllm:LLM.{name}",),
+            tuple(
+                Use(
+                    by,
+                    (call("use_tqdm", positional=count),),
+                    optional=True,
+                    note="inside/engine.py hands a batch over at once where it is not there",
+                )
+                for by in (NATIVE, PATCHED)
+            ),
+            note="came in 0.17.0",
+        )
+        for name, count in (("enqueue", 2), ("wait_for_completion", 0))
+    ),
     Seam(
         "llm.collective_rpc",
         Kind.METHOD,
