@@ -258,11 +258,20 @@ class EngineSession:
             )
         return BatchTimes(generate=reply["generate_seconds"], files=reply["seconds"])
 
-    def plain(self, prompts: Sequence[Sequence[int]], repeats: int = 3) -> dict[str, Any]:
-        """Prefill without capture; seconds a repeat and tokens a repeat."""
+    def plain(
+        self, prompts: Sequence[Sequence[int]], repeats: int = 3, *, warm_up: bool = True
+    ) -> dict[str, Any]:
+        """Prefill without capture; seconds a repeat and tokens a repeat.
+
+        Args:
+            prompts: Token ids of each prompt.
+            repeats: How often they are timed.
+            warm_up: Whether they run once before that; not needed right behind a batch like them.
+        """
+        sent = [list(ids) for ids in prompts]
         return self._host.call(
             "plain",
-            {"prompts": [list(ids) for ids in prompts], "repeats": repeats},
+            {"prompts": sent, "repeats": repeats, "warm_up": warm_up},
             deadline_s=self._spec.deadlines.batch,
         )
 

@@ -46,11 +46,14 @@ def test_each_captures_work_is_in_the_profile_of_its_steps(
         once(session, prompts)
         asked.unlink()
         once(session, prompts[:1])  # the next step ends the profile
-        found = json.loads(written(asked.with_suffix(".json")))
-    figures(capture=capture, **found)
-    assert found["steps"] > 0
-    assert OWN[capture] in found["host_ms"], found["host_ms"]
-    assert found["device_ms"]
+        ranks = range(own_engine.tensor_parallel_size)
+        found = [json.loads(written(asked.with_suffix(f".{rank}.json"))) for rank in ranks]
+    for rank, one in enumerate(found):
+        figures(capture=capture, rank=rank, **one)
+        assert one["steps"] > 0
+        assert one["device_ms"]
+    # Only the first rank writes samples.
+    assert OWN[capture] in found[0]["host_ms"], found[0]["host_ms"]
 
 
 def once(session: EngineSession, prompts: list[list[int]]) -> None:

@@ -2,7 +2,7 @@
 
 While the file that ``HARNESS_STEP_PROFILE`` names exists, every step is timed: how long the host is
 in each region, how long between two steps, and how long each kernel runs. When it is gone, the
-sums of all steps are written beside it, as ``.json``.
+sums of all steps are written beside it, as ``.RANK.json``, one of each rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recorder:
         elif not ASKED.exists() and self.on:
             self.on = False
             self._profile.stop()
-            ASKED.with_suffix(".json").write_text(json.dumps(self.told()))
+            ASKED.with_suffix(f".{rank()}.json").write_text(json.dumps(self.told()))
         if self.on:
             now = time.perf_counter()
             self._steps.append(defaultdict(float))
@@ -101,6 +101,11 @@ class Recorder:
         return {event.key[:120]: round(spent(event) / 1e3 / max(1, steps), 3) for event in top}
 
 
+def rank() -> int:
+    """Return which rank this process is, or its only one."""
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
 def covered(places: list[tuple[float, float]]) -> float:
     """Return the length of the union of intervals."""
     total, until = 0.0, float("-inf")
@@ -143,6 +148,7 @@ def install() -> None:
     timed(gpu_worker.Worker, "execute_model", "execute_model", begins=True)
     timed(gpu_worker.Worker, "sample_tokens", "sample_tokens")
     runner = gpu_model_runner.GPUModelRunner
+    timed(gpu_worker.Worker, "take_draft_token_ids", "take drafts")
     timed(runner, "_model_forward", "forward launched")
     timed(runner, "propose_draft_token_ids", "draft launched")
     timed(runner, "_bookkeeping_sync", "wait for the device")
