@@ -54,7 +54,7 @@ class SpoolSave(stock.PendingSave):  # type: ignore[misc]  # vllm is untyped her
     """A pending save that carries the caller's key and column order.
 
     Attributes:
-        prompt: The request's token ids; ``token_ids`` is empty.
+        prompt: The request's token ids; ``token_ids`` is None.
         key: The caller's key of the sample.
         columns: Engine columns in file order.
         probe: Engine columns of a second file ``<key>.probe``, or None for no such file.
@@ -106,7 +106,9 @@ class SpoolConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
         pending = self._pending_saves.pop(request.request_id, None)
         if pending is None or params is None or not _ran_whole(request):
             return False, None
-        kept = {name: getattr(pending, name) for name in _KEPT}
+        # A tensor takes 0.1 ms to pickle and to read again, for each request, while every rank's
+        # device waits: what is in it comes with `prompt`.
+        kept = {name: _no_tensor(getattr(pending, name)) for name in _KEPT}
         self._pending_saves[request.request_id] = SpoolSave(
             **kept,
             prompt=request.prompt_token_ids,
@@ -305,6 +307,10 @@ class _WithoutPrompt:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
+
+
+def _no_tensor(value: Any) -> Any:
+    return None if isinstance(value, torch.Tensor) else value
 
 
 def _ran_whole(request: Any) -> bool:

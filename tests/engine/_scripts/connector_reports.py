@@ -6,6 +6,7 @@ In a process of its own: the base class needs vllm imported.
 from __future__ import annotations
 
 import json
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def finished(made: Any) -> dict[str, Any]:
-    """What is to be saved of a request that has ended, and of one that was cut off."""
+    """What every rank is sent of a request that has ended, and of one that was cut off."""
     made._pending_saves, found = {}, {}
     made._request_filenames = {"whole": "whole.safetensors", "cut": "cut.safetensors"}
     for name, computed in (("whole", 3), ("cut", 2)):
@@ -45,7 +46,11 @@ def finished(made: Any) -> dict[str, Any]:
         )
         delayed, _ = made.request_finished(request, [4])
         save = made._pending_saves.get(name)
-        found[name] = [delayed] if save is None else [delayed, save.key, list(save.prompt)]
+        found[name] = [delayed]
+        if save is not None:
+            sent = pickle.dumps(save, protocol=pickle.HIGHEST_PROTOCOL)
+            got = pickle.loads(sent)
+            found[name] += [got.key, list(got.prompt), b"torch" in sent]
     return found
 
 
