@@ -63,7 +63,8 @@ class Timed:
     Attributes:
         tokens: Of one repeat.
         passes: With capture; none for an engine that has none.
-        plain: Tokens a second of each repeat without.
+        plain: Tokens a second of each repeat without; a part of the batch is enough there, since
+            no files are waited for.
         beside: Whether each plain repeat was made right after the pass of its place, in the same
             engine, so that the two are a pair.
     """
@@ -114,12 +115,21 @@ class Timed:
         return found
 
 
-def time_beside(session: EngineSession, prompts: Prompts, repeats: int) -> Timed:
-    """Time an engine whose capture can be paused: each pass has a plain one right behind it."""
+def time_beside(
+    session: EngineSession, prompts: Prompts, repeats: int, *, part: int | None = None
+) -> Timed:
+    """Time an engine whose capture can be paused: each pass has a plain one right behind it.
+
+    Args:
+        session: The engine.
+        prompts: The batch.
+        repeats: How often.
+        part: Prompts of the plain pass; by default all.
+    """
     passes, plain = [], []
     for _ in range(repeats):
         passes.append(capture_pass(session, prompts))
-        plain += _plain_rates(session, prompts, 1, warm_up=False)  # the pass was one
+        plain += _plain_rates(session, prompts[:part], 1)
     return Timed(sum(map(len, prompts)), tuple(passes), tuple(plain), beside=True)
 
 
@@ -137,9 +147,6 @@ def time_plain(session: EngineSession, prompts: Prompts, repeats: int) -> Timed:
     return Timed(sum(map(len, prompts)), (), tuple(rates), beside=False)
 
 
-def _plain_rates(
-    session: EngineSession, prompts: Prompts, repeats: int, *, warm_up: bool = True
-) -> list[float]:
+def _plain_rates(session: EngineSession, prompts: Prompts, repeats: int) -> list[float]:
     tokens = sum(map(len, prompts))
-    took = session.plain(prompts, repeats, warm_up=warm_up)["seconds"]
-    return [tokens / seconds for seconds in took]
+    return [tokens / seconds for seconds in session.plain(prompts, repeats)["seconds"]]

@@ -258,20 +258,11 @@ class EngineSession:
             )
         return BatchTimes(generate=reply["generate_seconds"], files=reply["seconds"])
 
-    def plain(
-        self, prompts: Sequence[Sequence[int]], repeats: int = 3, *, warm_up: bool = True
-    ) -> dict[str, Any]:
-        """Prefill without capture; seconds a repeat and tokens a repeat.
-
-        Args:
-            prompts: Token ids of each prompt.
-            repeats: How often they are timed.
-            warm_up: Whether they run once before that; not needed right behind a batch like them.
-        """
-        sent = [list(ids) for ids in prompts]
+    def plain(self, prompts: Sequence[Sequence[int]], repeats: int = 3) -> dict[str, Any]:
+        """Prefill without capture; seconds a repeat and tokens a repeat."""
         return self._host.call(
             "plain",
-            {"prompts": sent, "repeats": repeats, "warm_up": warm_up},
+            {"prompts": [list(ids) for ids in prompts], "repeats": repeats},
             deadline_s=self._spec.deadlines.batch,
         )
 

@@ -117,7 +117,7 @@ def _bad(evidence: Sequence[Evidence], surfaces: Sequence[Surface]) -> str:
     lines = _said(evidence, FAILED)
     for consumer, name in _CONSUMERS:
         lines += [f"- {name}, {text}\n" for text in _refusals(surfaces, consumer)]
-    return "".join(lines) or "Nothing.\n"
+    return "".join(dict.fromkeys(lines)) or "Nothing.\n"
 
 
 def _said(evidence: Sequence[Evidence], outcome: str) -> list[str]:
@@ -155,7 +155,7 @@ def _done(evidence: Iterable[Evidence]) -> str:
         if one.done:
             where = f"{one.pair.vllm} on {one.pair.hardware} ({one.rung}, {one.date})"
             lines.append(f"- vLLM {where}: {'; '.join(one.done)}\n")
-    return "".join(lines) or "Nothing.\n"
+    return "".join(dict.fromkeys(lines)) or "Nothing.\n"
 
 
 Seen = Callable[[Evidence], bool]

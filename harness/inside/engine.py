@@ -233,26 +233,20 @@ class Engine:
     def plain(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """Prefill prompts without capture, for a ratio of speeds in one run.
 
-        Params:
-            prompts: Lists of token ids.
-            repeats: How often they are timed; by default 3.
-            warm_up: Whether they run once before that; by default they do.
-
         Returns:
             ``seconds``: one figure a repeat, the warm-up left out; ``tokens`` a repeat.
         """
         prompts = [{"prompt_token_ids": list(ids)} for ids in params["prompts"]]
-        before = int(params.get("warm_up", True))
         seconds = []
         self._rpc("hs_pause", (True,))
         try:
-            for _ in range(before + int(params.get("repeats", 3))):
+            for _ in range(int(params.get("repeats", 3)) + 1):
                 started = time.monotonic()
                 self._llm.generate(prompts, _sampling(None, False), use_tqdm=False)
                 seconds.append(time.monotonic() - started)
         finally:
             self._rpc("hs_pause", (False,))
-        return {"seconds": seconds[before:], "tokens": sum(len(ids) for ids in params["prompts"])}
+        return {"seconds": seconds[1:], "tokens": sum(len(ids) for ids in params["prompts"])}
 
     def held(self, params: dict[str, Any], emit: Emit) -> dict[str, Any]:
         """Tell what each worker keeps of requests; see ``WorkerExtension.hs_held``."""

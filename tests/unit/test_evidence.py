@@ -224,6 +224,11 @@ def test_what_no_evidence_shows_is_listed_and_goes_when_it_is_shown() -> None:
     assert "tensor parallel size 8" in list(not_proved([refuted], surfaces))
 
 
+def test_two_runs_that_needed_the_same_are_told_once() -> None:
+    told = page([evidence("0.19.0"), evidence("0.19.0")], [recorded("0.19.0")])
+    assert told.count("- vLLM 0.19.0 on ") == 1
+
+
 def test_page_of_tested_pairs_is_up_to_date() -> None:
     done = CliRunner().invoke(app, ["evidence", "table"])
     assert done.exit_code == 0

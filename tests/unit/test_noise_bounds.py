@@ -15,6 +15,7 @@ EVIDENCE = Path(__file__).parents[2] / "fixtures" / "evidence"
 TELLS = 0.5
 LANES = [
     "2026-11-30-h200-lane.json",
+    "2026-11-30-h200-lane-paced.json",
     "2026-11-30-h200x2-tp2-patched.json",
     "2026-11-30-h200x2-tp2-native.json",
 ]

@@ -32,8 +32,8 @@ class Session:
             )
         return BatchTimes(generate=0.5, files=0.6)
 
-    def plain(self, prompts: Any, repeats: int, *, warm_up: bool = True) -> dict[str, Any]:
-        self.calls.append(f"plain {repeats}" + (" warmed up" if warm_up else ""))
+    def plain(self, prompts: Any, repeats: int) -> dict[str, Any]:
+        self.calls.append(f"plain {repeats}")
         return {"seconds": [self.plain_seconds.pop(0) for _ in range(repeats)]}
 
 
@@ -63,6 +63,11 @@ def test_each_pass_has_the_plain_one_behind_it_for_a_pair(tmp_path: Path) -> Non
     )
 
 
+def test_plain_pass_of_a_part_is_told_by_its_own_tokens(tmp_path: Path) -> None:
+    found = time_beside(Session(tmp_path, 1.0, 2.0), PROMPTS, 2, part=1)  # type: ignore[arg-type]
+    assert (found.tokens, found.plain) == (5, (3.0, 1.5))
+
+
 def test_pairs_take_the_machines_mood_out_of_the_ratio() -> None:
     plain = tuple(1000 / seconds for seconds in (0.9, 1.8, 3.6))
     paired = Timed(1000, passes(1.0, 2.0, 4.0), plain, beside=True)
@@ -72,9 +77,7 @@ def test_pairs_take_the_machines_mood_out_of_the_ratio() -> None:
 
 
 def test_engine_without_capture_has_a_plain_speed_only(tmp_path: Path) -> None:
-    session = Session(tmp_path, 2.0, 4.0)
-    found = time_plain(session, PROMPTS, 2)  # type: ignore[arg-type]
-    assert session.calls == ["plain 2 warmed up"]
+    found = time_plain(Session(tmp_path, 2.0, 4.0), PROMPTS, 2)  # type: ignore[arg-type]
     assert found.rates() == {"plain_tok_per_s": [2.5, 1.25]}
     assert found.told()["plain_tok_per_s_range"] == [1, 2]
 
