@@ -44,8 +44,8 @@ from tests.timing import Timed, capture_pass, time_beside, time_capture, time_pl
 pytestmark = [pytest.mark.gpu, pytest.mark.engine]
 
 # A batch is what `harness extract` hands over at once at a budget of 8,192 tokens: 524,288.
-# Plain prefill waits for no files, so a quarter of it is enough there: as fast as the whole batch in
-# one session, 0.4 % slower in another.
+# Plain prefill waits for no files, so a quarter of it is enough there: as fast as the whole batch
+# in one session, 0.4 % slower in another.
 PROMPTS, PLAIN_PROMPTS, LENGTH, REPEATS = 1024, 256, 512, 5
 LEAST_TOKENS = 500_000  # of each repeat
 DISK = Path("/dev/shm")
