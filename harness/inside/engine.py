@@ -21,6 +21,7 @@ from harness.inside.results import Results
 from harness.inside.window import Wave, Window, run_waves, takes_waves
 from harness.inside.wire import Emit, OpError, serve
 
+_LAST_LINES_S = 5.0
 FAR = 1e30
 """Stands for an error that is not a finite number."""
 
@@ -186,14 +187,14 @@ class Engine:
         sizes = {s["key"]: len(s["input_ids"]) for s in samples}
         held: dict[str, dict[str, Any]] = {}
         failure: list[BaseException] = []
+        over = threading.Event()
         window = Window(self._budget)
 
         def forward() -> None:
             try:
                 assert self._results is not None
-                waiting = self._results.collect(
-                    list(sizes), deadline_s=float(params["batch_deadline_s"])
-                )
+                limit = float(params["batch_deadline_s"])
+                waiting = self._results.collect(sizes, deadline_s=limit, over=over.is_set)
                 for line in waiting:
                     window.written(sizes[line["key"]])
                     if line["key"] in checked and "error" not in line:
@@ -207,9 +208,14 @@ class Engine:
         started = time.monotonic()
         tail = threading.Thread(target=forward, name="hs-tail", daemon=True)
         tail.start()
-        outputs = self._generate(samples, window)
-        computed = time.monotonic()
-        tail.join(timeout=float(params["deadline_s"]))
+        try:
+            outputs = self._generate(samples, window)
+            computed = time.monotonic()
+            tail.join(timeout=float(params["deadline_s"]))
+        finally:
+            # Left alone it would take the lines of the next batch.
+            over.set()
+            tail.join(timeout=_LAST_LINES_S)
         if tail.is_alive() or failure:
             raise OpError(
                 "engine.sample-not-written",
@@ -219,7 +225,7 @@ class Engine:
                 next="look at the engine's log; a full or slow disk is the usual cause",
             )
         if self._beside is not None:
-            for line in self._beside.collect(list(sizes), deadline_s=float(params["deadline_s"])):
+            for line in self._beside.collect(sizes, deadline_s=float(params["deadline_s"])):
                 _raise_failed(line)
         for key, ids in checked.items():
             if key in held:

@@ -37,10 +37,20 @@ class Results:
         keys: Iterable[str],
         *,
         deadline_s: float,
+        over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> Iterator[dict[str, Any]]:
         """Yield a line for each key as it comes, in the order of completion.
+
+        Lines of other keys are passed over for good, so one may collect at a time.
+
+        Args:
+            keys: Whose lines are waited for.
+            deadline_s: For how long.
+            over: Says that nobody waits any more.
+            clock: Seconds.
+            pause: Sleeps so many seconds.
 
         Raises:
             TimeoutError: Some keys did not come in time; the message names how many
@@ -54,7 +64,7 @@ class Results:
                     missing.discard(line["key"])
                     yield line
             if missing:
-                if clock() > end:
+                if clock() > end or over():
                     raise TimeoutError(
                         f"{len(missing)} samples not written, such as {sorted(missing)[:3]}"
                     )

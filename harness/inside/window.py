@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 STEPS = 8
 """Full steps ahead of the files; a step's files are whole before the next step's end."""
 
-PATIENCE_S = 1.0
+PATIENCE_S = 30.0
+"""Longer than a step of a large model, shorter than the deadline of a batch's last files."""
 
 _Item = TypeVar("_Item")
 Wave = tuple[list[Any], list[Any]]
@@ -27,12 +27,12 @@ Wave = tuple[list[Any], list[Any]]
 class Window:
     """Tokens that were handed over and whose files are still to come.
 
-    It only sets a pace: where no file comes for a while (a long step, a lost file, a dead engine),
-    all that is left is handed over, and whoever waits for it finds out.
+    It only sets a pace: where no file comes for a while (a lost one, a request of many steps), all
+    that is left is handed over, and whoever waits for it finds out.
 
     Args:
         step: Tokens of a full step.
-        patience_s: Seconds to wait for room.
+        patience_s: Seconds to wait for a file.
     """
 
     def __init__(self, step: int, patience_s: float = PATIENCE_S) -> None:
@@ -84,8 +84,9 @@ class Window:
         # For a step at once: each arrival wakes the engine's process.
         size = max(size, self._step)
         with self._room:
-            if not self._room.wait_for(lambda: self._fits(size), timeout=self._patience):
-                self._most = float("inf")
+            while not self._fits(size):
+                if not self._room.wait(self._patience):
+                    self._most = float("inf")
 
     def _fits(self, size: int) -> bool:
         return self._ahead == 0 or self._ahead + size <= self._most
@@ -99,18 +100,14 @@ def takes_waves(llm: Any) -> bool:
 def run_waves(llm: Any, waves: Iterable[Wave]) -> list[Any]:
     """Hand requests over as the waves come; return the outputs of all, in order.
 
+    What vLLM refuses goes up at once, and what it had taken before stays with it: an engine is
+    ended behind an error that nobody foresaw (:mod:`harness.host`).
+
     Args:
         llm: A ``vllm.LLM`` that :func:`takes_waves`.
         waves: See :meth:`Window.waves`.
     """
-    try:
-        for prompts, sampling in waves:
-            llm.enqueue(prompts, sampling, use_tqdm=False)
-    except BaseException:
-        # vLLM takes back the wave that it refuses and no other: the next batch's outputs would
-        # have theirs among them.
-        with suppress(Exception):
-            llm.wait_for_completion(use_tqdm=False)
-        raise
+    for prompts, sampling in waves:
+        llm.enqueue(prompts, sampling, use_tqdm=False)
     outputs: list[Any] = llm.wait_for_completion(use_tqdm=False)
     return outputs

@@ -1,10 +1,10 @@
 """What capture costs, and whether it is as fast as it was on this card with this stack.
 
 Pinned: 524,288 tokens a repeat, five of them after a warm-up; every file whole, hashed and taken
-away while the engine runs, from a memory disk; files keep up with plain prefill (patched: the same
-engine with capture paused, repeat by repeat; native: a plain engine of the same session);
-no figure under the floor that was recorded for this very key, nor other kernels than recorded
-with it; one load for each engine; a prompt's rows alike in both captures.
+away while the engine runs, from a memory disk; files keep up with plain prefill, vLLM's own
+``generate`` (patched: the same engine with capture paused, repeat by repeat; native: a plain engine
+of the same session); no figure under the floor that was recorded for this very key, nor other
+kernels than recorded with it; one load for each engine; a prompt's rows alike in both captures.
 
 The session's engine is timed for its own capture, so its spool must lie on the memory disk:
 ``pytest tests/gpu -m "gpu and not slow" --basetemp /dev/shm/NAME --hs-model ... -s``. A plain
