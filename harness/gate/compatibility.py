@@ -117,7 +117,7 @@ def _bad(evidence: Sequence[Evidence], surfaces: Sequence[Surface]) -> str:
     lines = _said(evidence, FAILED)
     for consumer, name in _CONSUMERS:
         lines += [f"- {name}, {text}\n" for text in _refusals(surfaces, consumer)]
-    return "".join(dict.fromkeys(lines)) or "Nothing.\n"
+    return "".join(lines) or "Nothing.\n"
 
 
 def _said(evidence: Sequence[Evidence], outcome: str) -> list[str]:

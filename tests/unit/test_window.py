@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -25,13 +26,19 @@ def test_as_much_as_the_window_holds_goes_first_and_then_a_step_for_each_step_of
     assert next(waves) == [5] * 6
 
 
+def ask(waves: Iterator[list[int]]) -> tuple[threading.Thread, list[list[int]]]:
+    """Wait for the next wave aside; what came is in the list once the thread has ended."""
+    found: list[list[int]] = []
+    asks = threading.Thread(target=lambda: found.append(next(waves)))
+    asks.start()
+    return asks, found
+
+
 def test_the_next_wave_waits_until_a_whole_step_of_files_is_there() -> None:
     window = Window(10, patience_s=5.0)
     waves = window.waves([5] * 17, lambda size: size)
     next(waves)
-    found: list[list[int]] = []
-    asks = threading.Thread(target=lambda: found.append(next(waves)))
-    asks.start()
+    asks, found = ask(waves)
     window.written(5)
     asks.join(0.1)
     assert asks.is_alive()
@@ -50,11 +57,9 @@ def test_without_any_file_all_that_is_left_is_handed_over() -> None:
 
 def test_files_that_come_slowly_keep_the_window() -> None:
     window = Window(10, patience_s=0.5)
-    waves = window.waves([5] * 18, lambda size: size)
+    waves = window.waves([5] * 30, lambda size: size)
     next(waves)
-    found: list[list[int]] = []
-    asks = threading.Thread(target=lambda: found.append(next(waves)))
-    asks.start()
+    asks, found = ask(waves)
     for _ in range(2):  # both within the patience, and together beyond it
         time.sleep(0.3)
         window.written(5)
@@ -111,7 +116,7 @@ class Llm:
             raise ValueError("refused")
         self.waiting += prompts
 
-    def wait_for_completion(self, use_tqdm: bool = True) -> list[int]:
+    def wait_for_completion(self, *, use_tqdm: bool = True) -> list[int]:
         self.calls.append("wait")
         assert not use_tqdm
         done, self.waiting = self.waiting, []

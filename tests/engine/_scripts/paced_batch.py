@@ -35,7 +35,7 @@ class Llm:
         self._waiting += [one["kv_transfer_params"]["hs"]["key"] for one in sampling]
         self._work(len(prompts))
 
-    def wait_for_completion(self, use_tqdm: bool) -> list[str]:
+    def wait_for_completion(self, *, use_tqdm: bool) -> list[str]:
         self._work(len(self._waiting))
         done, self._done = self._done, []
         return done
